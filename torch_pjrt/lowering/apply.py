@@ -138,15 +138,15 @@ def apply(
     op: OpOverload,
     args: Sequence[Any],
     kwargs: dict[str, Any],
-    outs: Sequence[Spec],
+    outs: Sequence[Spec | None],
     key: jax.Array | None = None,
-) -> list[jax.Array]:
+) -> list[Any]:
     """The normalized outputs of `op` on JAX arrays, each cast to the dtype in `outs`.
 
     Args:
         op: the ATen overload.
         args, kwargs: its arguments by schema; missing ones take the schema's default.
-        outs: what PyTorch promises of each output.
+        outs: what PyTorch promises of each output; None where the op returns no tensor (a masked-out gradient).
         key: uint32[4] random key, for ops that draw random numbers.
 
     Raises:
@@ -164,7 +164,9 @@ def apply(
     results = flatten(lowering.fn(*args, **kwargs, **extra))
     if len(results) != len(outs):
         raise LoweringError(f"{op.name()}: the lowering returned {len(results)} outputs, PyTorch promises {len(outs)}")
-    return [_held_to(op, i, r, spec) for i, (r, spec) in enumerate(zip(results, outs, strict=True))]
+    return [
+        None if spec is None else _held_to(op, i, r, spec) for i, (r, spec) in enumerate(zip(results, outs, strict=True))
+    ]
 
 
 def flatten(result: Any) -> list[Any]:

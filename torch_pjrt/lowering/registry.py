@@ -67,16 +67,16 @@ def lower(
 
 
 def pointwise(
-    *names: str, floating: bool = False, static: Sequence[str] = ()
+    *names: str, floating: bool = False, static: Sequence[str] = (), aside: Sequence[str] = ()
 ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Register an elementwise function whose operands meet in one dtype.
 
     Every array argument (and number in an operand position) is cast to PyTorch's promoted dtype, the half types to
     float32 first (PyTorch's opmath), before the function sees it; so the function is the formula and nothing else.
-    `floating`: integers compute in the default float dtype (`sin`, `true_divide`). Arguments named in `static` are
-    passed through untouched.
+    `floating`: integers compute in the default float dtype (`sin`, `true_divide`). Arguments named in `static` (see
+    `lower`) and `aside` (a mask, a number of decimals) take no part in that and are passed through untouched.
     """
-    untouched = frozenset(static)
+    untouched = frozenset(static) | frozenset(aside)
 
     def register(fn: Callable[..., Any]) -> Callable[..., Any]:
         import inspect
@@ -89,7 +89,8 @@ def pointwise(
             operands = {k: v for k, v in bound.items() if k not in untouched and is_operand(v)}
             dtype = to_numpy(opmath(promote(list(operands.values()), floating=floating)))
             for k, v in operands.items():
-                bound[k] = jnp.asarray(v, dtype=dtype) if not isinstance(v, Array) else v.astype(dtype)
+                # A number goes through its own type first: 300 wraps in uint8, as PyTorch's wrapped numbers do.
+                bound[k] = jnp.asarray(v).astype(dtype)
             return fn(**bound)
 
         lower(*names, static=static)(computed)

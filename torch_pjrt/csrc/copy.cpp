@@ -1,0 +1,215 @@
+// Copies: within a device they are recorded or, where possible, only rebind; to and from the host they transfer.
+#include "guard.h"
+#include "modes.h"
+#include "python.h"
+#include "recorder.h"
+#include "state.h"
+#include "stack_python.h"
+#include "storage.h"
+
+#include <ATen/ATen.h>
+#include <torch/csrc/autograd/python_variable.h>
+#include <torch/library.h>
+
+namespace torch_pjrt {
+namespace {
+
+// The recorded copy_: casts, broadcasts and writes through views.
+void record_copy(at::Tensor& self, const at::Tensor& src) {
+  static auto op = c10::Dispatcher::singleton().findSchemaOrThrow("torch_pjrt::copy_", "");
+  torch::jit::Stack stack{self, src};
+  op.callBoxed(stack);
+}
+
+ValuePtr value_of(const at::Tensor& t) {
+  StateLock lock;
+  return cell_of(*t.unsafeGetTensorImpl()).value;
+}
+
+// Binds all of `self`'s storage to a value that looks exactly like `self`.
+void rebind(const at::Tensor& self, ValuePtr value) {
+  ValuePtr dropped;
+  {
+    StateLock lock;
+    auto& cell = cell_of(*self.unsafeGetTensorImpl());
+    dropped = std::move(cell.value);
+    cell.value = std::move(value);
+  }
+}
+
+const Layout* interned(const at::Tensor& t) {
+  StateLock lock;
+  return layout_of(*t.unsafeGetTensorImpl());
+}
+
+// Whether copying src over self is the same as sharing its immutable value.
+bool can_share(const at::Tensor& self, const at::Tensor& src) {
+  StateLock lock;
+  auto* to = self.unsafeGetTensorImpl();
+  auto* from = src.unsafeGetTensorImpl();
+  const Layout* l = layout_of(*to);
+  const auto& value = cell_of(*from).value;
+  return value && value->layout == l && layout_of(*from) == l && covers_storage(*to, l) && covers_storage(*from, l);
+}
+
+ValuePtr ready_value(const Layout* layout, c10::DeviceIndex device, const py::object& array) {
+  auto v = c10::make_intrusive<Value>(layout, device);
+  StateLock lock;
+  v->materialize(py::object(array).release().ptr());
+  return v;
+}
+
+const Layout* contiguous_layout(const at::Tensor& like) {
+  auto plain = like.sizes();
+  c10::SmallVector<int64_t, 6> strides(plain.size());
+  int64_t step = 1;
+  for (size_t i = plain.size(); i-- > 0;) {
+    strides[i] = step;
+    step *= std::max<int64_t>(plain[i], 1);
+  }
+  StateLock lock;
+  return intern(like.scalar_type(), plain, strides);
+}
+
+void copy_from_host(at::Tensor& self, const at::Tensor& src) {
+  auto device = self.device().index();
+  // The cast happens on the side with fewer bytes to send.
+  bool cast_first = self.element_size() <= src.element_size() || src.is_complex() != self.is_complex();
+  auto host = (cast_first ? src.to(self.scalar_type()) : src).resolve_conj().resolve_neg();
+  host = host.expand(self.sizes()).contiguous();
+  const Layout* layout = contiguous_layout(host);
+  ValuePtr value;
+  {
+    py::gil_scoped_acquire gil;
+    value = ready_value(layout, device, bridge().upload(host, static_cast<int>(device)));
+  }
+  if (layout == interned(self) && covers_storage(*self.unsafeGetTensorImpl(), layout)) {
+    rebind(self, std::move(value));
+    return;
+  }
+  auto uploaded = make_tensor(std::move(value), layout, device);
+  record_copy(self, uploaded);
+}
+
+// The content of a device tensor as an array of exactly its shape, flushing what is pending.
+ValuePtr materialized(const at::Tensor& t, const char* cause) {
+  auto* impl = t.unsafeGetTensorImpl();
+  auto value = value_of(t);
+  const Layout* layout = interned(t);
+  bool whole = value && (value->layout == layout || value->layout->sizes == layout->sizes) &&
+      covers_storage(*impl, layout) && value->layout->dtype == layout->dtype && value->layout->strides == layout->strides;
+  if (!whole) {
+    auto dense = make_tensor(nullptr, contiguous_layout(t), t.device().index());
+    record_copy(dense, t);
+    value = value_of(dense);
+  }
+  py::gil_scoped_acquire gil;
+  array_of(value, cause);
+  return value;
+}
+
+void copy_to_host(at::Tensor& self, const at::Tensor& src, const char* cause) {
+  auto source = src.is_conj() || src.is_neg() ? src.resolve_conj().resolve_neg() : src;
+  at::Tensor host;
+  if (source.numel() > 0) {
+    auto value = materialized(source, cause);
+    py::gil_scoped_acquire gil;
+    host = bridge().download(py::reinterpret_borrow<py::object>(value->array)).cast<at::Tensor>();
+    py::gil_scoped_release release;
+    self.copy_(host);
+  } else {
+    self.copy_(at::empty(source.sizes(), self.options()));
+  }
+}
+
+void copy_across(at::Tensor& self, const at::Tensor& src) {
+  auto device = self.device().index();
+  auto value = materialized(src, nullptr);
+  ValuePtr moved;
+  {
+    py::gil_scoped_acquire gil;
+    moved = ready_value(
+        value->layout,
+        device,
+        bridge().transfer(py::reinterpret_borrow<py::object>(value->array), static_cast<int>(device)));
+  }
+  auto there = make_tensor(moved, moved->layout, device);
+  at::Tensor view = there.as_strided(src.sizes(), moved->layout->strides, 0);
+  if (can_share(self, view))
+    rebind(self, std::move(moved));
+  else
+    record_copy(self, view);
+}
+
+at::Tensor& copy_(at::Tensor& self, const at::Tensor& src, bool /*non_blocking*/) {
+  TORCH_CHECK(self.defined() && src.defined(), "copy_: undefined tensor");
+  if (self.is_same(src))
+    return self;
+  TORCH_CHECK(src.layout() == c10::kStrided && self.layout() == c10::kStrided, "copy_ between strided and ", src.layout(), " tensors needs .to_dense() first");
+  bool to_device = self.device().type() == c10::kPrivateUse1;
+  bool from_device = src.device().type() == c10::kPrivateUse1;
+  TORCH_CHECK(
+      (to_device || self.is_cpu()) && (from_device || src.is_cpu()),
+      "cannot copy between ",
+      src.device().str(),
+      " and ",
+      self.device().str(),
+      ": go through .cpu()");
+  if (!to_device) {
+    if (self.sizes() == src.sizes()) {
+      copy_to_host(self, src, "copy to the host");
+    } else {
+      auto host = at::empty(src.sizes(), src.options().device(at::kCPU));
+      copy_to_host(host, src, "copy to the host");
+      self.copy_(host);
+    }
+    return self;
+  }
+  // self may be a lazily conjugated or negated view: write what it will read back.
+  auto source = src;
+  if (self.is_conj() && source.is_complex())
+    source = source.conj();
+  if (self.is_neg())
+    source = source.neg();
+  if (from_device && (source.is_conj() || source.is_neg()))
+    source = source.resolve_conj().resolve_neg();
+  if (!from_device) {
+    copy_from_host(self, source);
+  } else if (self.device() != source.device()) {
+    copy_across(self, source);
+  } else if (settings().mode.load() != EagerMode::kStrict && can_share(self, source)) {
+    auto value = value_of(source);
+    rebind(self, std::move(value));
+  } else {
+    record_copy(self, source);
+  }
+  return self;
+}
+
+at::Scalar local_scalar_dense(const at::Tensor& self) {
+  TORCH_CHECK(self.numel() == 1, "a Tensor with ", self.numel(), " elements cannot be converted to Scalar");
+  auto host = at::empty({}, self.options().device(at::kCPU));
+  auto flat = self.dim() == 0 ? self : self.view({});
+  copy_to_host(host, flat, "item");
+  return host.item();
+}
+
+TORCH_LIBRARY(torch_pjrt, m) {
+  m.def("copy_(Tensor(a!) self, Tensor src) -> Tensor(a!)");
+}
+
+TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
+  m.impl("copy_", copy_);
+  m.impl("_local_scalar_dense", local_scalar_dense);
+}
+
+} // namespace
+
+PyObject* tensor_array(const at::Tensor& tensor) {
+  TORCH_CHECK(tensor.device().type() == c10::kPrivateUse1, "expected a ", device_name(), " tensor, got one on ", tensor.device().str());
+  auto value = materialized(tensor, nullptr);
+  py::gil_scoped_acquire gil;
+  return Py_NewRef(value->array);
+}
+
+} // namespace torch_pjrt

@@ -1,0 +1,22 @@
+// Which device is current, how many there are, and what they are called.
+#pragma once
+
+#include <c10/core/Device.h>
+
+#include <string>
+#include <utility>
+
+namespace torch_pjrt {
+
+c10::DeviceIndex current_device();
+void set_current_device(c10::DeviceIndex device);
+// The number of devices, asked of Python once (it starts a PJRT client only where nothing cheaper can tell).
+c10::DeviceIndex device_count();
+// (free, total) bytes, asked of the runtime.
+std::pair<size_t, size_t> device_memory(c10::DeviceIndex device);
+// The PrivateUse1 backend's name in this process.
+std::string device_name();
+// Runs the device's traces and waits for everything.
+void synchronize_device(c10::DeviceIndex device);
+
+} // namespace torch_pjrt

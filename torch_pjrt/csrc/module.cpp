@@ -1,0 +1,91 @@
+// The Python module torch_pjrt._C.
+#include "generator.h"
+#include "guard.h"
+#include "modes.h"
+#include "python.h"
+#include "recorder.h"
+#include "state.h"
+#include "storage.h"
+
+#include <torch/csrc/Generator.h>
+#include <torch/csrc/utils/pybind.h>
+
+namespace torch_pjrt {
+
+void register_hooks();
+PyObject* tensor_array(const at::Tensor& tensor);
+
+namespace {
+
+Bridge& bridge_slot() {
+  static auto* b = new Bridge;
+  return *b;
+}
+
+} // namespace
+
+void set_bridge(const py::dict& f) {
+  auto& b = bridge_slot();
+  b.describe = f["describe"];
+  b.infer = f["infer"];
+  b.plan = f["plan"];
+  b.fallback = f["fallback"];
+  b.compile = f["compile"];
+  b.run = f["run"];
+  b.source = f["source"];
+  b.upload = f["upload"];
+  b.download = f["download"];
+  b.transfer = f["transfer"];
+  b.wait = f["wait"];
+  b.host_sync = f["host_sync"];
+  b.device_count = f["device_count"];
+  b.device_memory = f["device_memory"];
+}
+
+Bridge& bridge() {
+  auto& b = bridge_slot();
+  if (!b.describe)
+    py::module_::import("torch_pjrt.eager.bridge");
+  return b;
+}
+
+} // namespace torch_pjrt
+
+PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
+  using namespace torch_pjrt;
+  register_hooks();
+  register_recorders();
+  m.def("set_bridge", &set_bridge);
+  m.def("device_count", &device_count, py::call_guard<py::gil_scoped_release>());
+  m.def("current_device", &current_device);
+  m.def("set_device", [](int index) {
+    TORCH_CHECK(index >= 0 && index < 128, "invalid device index ", index);
+    set_current_device(static_cast<c10::DeviceIndex>(index));
+  });
+  m.def("flush", [](int device) { flush(static_cast<c10::DeviceIndex>(device)); });
+  m.def("synchronize", [](int device) { synchronize_device(static_cast<c10::DeviceIndex>(device)); });
+  m.def("pending_nodes", [](int device) {
+    StateLock lock;
+    return current_trace(static_cast<c10::DeviceIndex>(device)).nodes.size();
+  });
+  m.def("eager_mode", [] { return static_cast<int>(settings().mode.load()); });
+  m.def("set_eager_mode", [](int mode) { settings().mode = static_cast<EagerMode>(mode); });
+  m.def("max_trace_nodes", [] { return settings().max_trace_nodes.load(); });
+  m.def("set_max_trace_nodes", [](int64_t n) { settings().max_trace_nodes = n; });
+  m.def("counters", [] {
+    py::dict d;
+    d["ops_recorded"] = counters().ops_recorded.load();
+    d["traces_run"] = counters().traces_run.load();
+    d["cache_hits"] = counters().cache_hits.load();
+    return d;
+  });
+  m.def("reset_counters", [] {
+    counters().ops_recorded = 0;
+    counters().traces_run = 0;
+    counters().cache_hits = 0;
+  });
+  m.def("default_generator", [](int device) {
+    return py::reinterpret_steal<py::object>(THPGenerator_initDefaultGenerator(default_generator(static_cast<c10::DeviceIndex>(device))));
+  });
+  m.def("array", [](const at::Tensor& t) { return py::reinterpret_steal<py::object>(tensor_array(t)); });
+}

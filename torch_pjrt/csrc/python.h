@@ -1,0 +1,54 @@
+// The Python side's entry points, and the GIL.
+#pragma once
+
+#include <torch/csrc/python_headers.h>
+
+#include <pybind11/pybind11.h>
+
+#include <mutex>
+
+namespace torch_pjrt {
+
+namespace py = pybind11;
+
+// Functions of torch_pjrt.eager.bridge, set once by its import. Each is called with the GIL held.
+struct Bridge {
+  py::object describe; // (op name) -> how to treat the op
+  py::object infer; // (op, args, template) -> (call, written, fresh)
+  py::object plan; // (base, view) -> (structure, starts)
+  py::object fallback; // (op, args) -> results
+  py::object compile; // (trace description) -> executable
+  py::object run; // (executable, inputs, floats, ints, keys) -> arrays
+  py::object source; // () -> the user's line
+  py::object upload; // (CPU tensor, device index) -> array
+  py::object download; // (array) -> CPU tensor
+  py::object transfer; // (array, device index) -> array
+  py::object wait; // (arrays or None, device index)
+  py::object host_sync; // (cause)
+  py::object device_count; // () -> int
+  py::object device_memory; // (device index) -> (free, total)
+};
+
+// The bridge, importing torch_pjrt.eager on first use. Needs the GIL.
+Bridge& bridge();
+void set_bridge(const py::dict& functions);
+
+// Lets go of the GIL if this thread holds it, for waiting on another thread.
+class WithoutGil {
+ public:
+  WithoutGil() {
+    if (PyGILState_Check())
+      state_ = PyEval_SaveThread();
+  }
+  ~WithoutGil() {
+    if (state_ != nullptr)
+      PyEval_RestoreThread(state_);
+  }
+  WithoutGil(const WithoutGil&) = delete;
+  WithoutGil& operator=(const WithoutGil&) = delete;
+
+ private:
+  PyThreadState* state_ = nullptr;
+};
+
+} // namespace torch_pjrt

@@ -1,0 +1,349 @@
+#include "trace.h"
+
+#include "modes.h"
+#include "python.h"
+#include "recorder.h"
+#include "state.h"
+
+#include <c10/util/Exception.h>
+#include <c10/util/flat_hash_map.h>
+#include <torch/csrc/Exceptions.h>
+
+#include <pybind11/numpy.h>
+#include <pybind11/stl.h>
+
+#include <array>
+#include <memory>
+
+namespace torch_pjrt {
+namespace {
+
+uint64_t next_trace_id() {
+  static std::atomic<uint64_t> id{0};
+  return ++id;
+}
+
+std::unique_ptr<Trace> fresh_trace(c10::DeviceIndex device) {
+  auto t = std::make_unique<Trace>();
+  t->id = next_trace_id();
+  t->device = device;
+  t->hash.add(static_cast<uint64_t>(device));
+  return t;
+}
+
+std::unique_ptr<Trace>& slot(c10::DeviceIndex device) {
+  static auto* traces = new std::array<std::unique_ptr<Trace>, 128>;
+  auto& t = traces->at(static_cast<size_t>(device));
+  if (t == nullptr)
+    t = fresh_trace(device);
+  return t;
+}
+
+std::recursive_mutex& flush_mutex() {
+  static auto* m = new std::recursive_mutex;
+  return *m;
+}
+
+// Waits for the flush lock without holding the GIL, as the lock order asks.
+class FlushLock {
+ public:
+  FlushLock() {
+    if (flush_mutex().try_lock())
+      return;
+    WithoutGil without;
+    flush_mutex().lock();
+  }
+  ~FlushLock() {
+    flush_mutex().unlock();
+  }
+};
+
+ska::flat_hash_map<Hash128, PyObject*, HashOfHash>& executables() {
+  static auto* e = new ska::flat_hash_map<Hash128, PyObject*, HashOfHash>;
+  return *e;
+}
+
+// Source lines by trace prefix. Bounded: programs whose shapes never repeat would grow it without end.
+constexpr size_t kMaxSources = 1 << 20;
+ska::flat_hash_map<uint64_t, PyObject*>& sources() {
+  static auto* s = new ska::flat_hash_map<uint64_t, PyObject*>;
+  return *s;
+}
+
+py::object dtype_and_sizes(const Layout* l) {
+  return py::make_tuple(
+      static_cast<int>(l->dtype), py::tuple(py::cast(std::vector<int64_t>(l->sizes.begin(), l->sizes.end()))));
+}
+
+py::object describe_operand(const Trace& t, const Operand& o) {
+  static constexpr std::array<const char*, 4> kKinds{"input", "node", "zeros", "write_only"};
+  py::object starts = py::none();
+  if (o.structure != nullptr && !o.run_time_starts) {
+    auto first = t.starts.begin() + o.first_start;
+    starts = py::tuple(py::cast(std::vector<int64_t>(first, first + o.start_count)));
+  }
+  return py::make_tuple(
+      kKinds[static_cast<size_t>(o.kind)],
+      o.index,
+      o.out,
+      o.structure == nullptr ? py::none() : py::reinterpret_borrow<py::object>(o.structure->object),
+      starts,
+      o.run_time_starts ? py::object(py::make_tuple(o.first_start, static_cast<uint32_t>(o.start_count)))
+                        : py::object(py::none()),
+      dtype_and_sizes(o.base),
+      dtype_and_sizes(o.view));
+}
+
+py::object source_of(uint64_t prefix) {
+  StateLock lock;
+  auto it = sources().find(prefix);
+  return it == sources().end() ? py::none() : py::reinterpret_borrow<py::object>(it->second);
+}
+
+// The whole trace as Python objects, for compiling and for error messages. Called with the GIL; the trace is no
+// longer being recorded, so nothing else touches it.
+py::dict describe_trace(const Trace& t, const std::vector<uint32_t>& live, const std::vector<uint32_t>& donatable) {
+  static constexpr std::array<const char*, 3> kKinds{"op", "update", "resize"};
+  py::list nodes;
+  for (const auto& n : t.nodes) {
+    py::list operands;
+    for (uint32_t i = 0; i < n.operand_count; ++i)
+      operands.append(describe_operand(t, t.operands[n.first_operand + i]));
+    py::list outs;
+    for (uint32_t i = 0; i < n.out_count; ++i) {
+      const auto& v = t.outs[n.first_out + i];
+      outs.append(v ? dtype_and_sizes(v->layout) : py::none());
+    }
+    nodes.append(py::make_tuple(
+        kKinds[static_cast<size_t>(n.kind)],
+        n.entry == nullptr ? py::none() : py::reinterpret_borrow<py::object>(n.entry->call),
+        operands,
+        outs,
+        py::make_tuple(n.first_float, n.first_int, n.first_key),
+        n.structure == nullptr ? py::none() : py::reinterpret_borrow<py::object>(n.structure->object),
+        source_of(n.prefix)));
+  }
+  py::list inputs;
+  for (const auto& v : t.inputs)
+    inputs.append(dtype_and_sizes(v->layout));
+  py::list results;
+  for (uint32_t i : live)
+    results.append(i);
+  py::dict d;
+  d["device"] = static_cast<int>(t.device);
+  d["nodes"] = nodes;
+  d["inputs"] = inputs;
+  d["results"] = results;
+  d["donatable"] = py::cast(donatable);
+  d["floats"] = t.floats.size();
+  d["ints"] = t.ints.size();
+  d["keys"] = t.keys.size();
+  return d;
+}
+
+template <class T>
+py::object as_numpy(const std::vector<T>& v) {
+  return py::array_t<T>(static_cast<py::ssize_t>(v.size()), v.data());
+}
+
+// Runs one cut trace. Every result is bound, or fails with the exception that is thrown.
+void run_trace(std::unique_ptr<Trace> trace) {
+  py::gil_scoped_acquire gil;
+  drain_released_arrays();
+  Trace& t = *trace;
+  std::vector<uint32_t> live;
+  std::vector<uint32_t> donatable;
+  std::vector<ValuePtr> results;
+  Hash128 key = t.hash;
+  {
+    StateLock lock;
+    for (uint32_t i = 0; i < t.outs.size(); ++i) {
+      if (t.outs[i] && t.outs[i].use_count() > 1) {
+        live.push_back(i);
+        results.push_back(t.outs[i]);
+        key.add(i);
+      }
+    }
+    for (auto& v : t.outs)
+      if (v)
+        v->trace = 0; // no longer pending in a trace that can be recorded into
+  }
+  if (live.empty())
+    return;
+  try {
+    py::list inputs;
+    for (uint32_t i = 0; i < t.inputs.size(); ++i) {
+      const Value& v = *t.inputs[i];
+      if (v.failure)
+        throw_failure(v);
+      TORCH_INTERNAL_ASSERT(v.array != nullptr, "an input of a trace was never made");
+      if (t.inputs[i].use_count() == 1 && Py_REFCNT(v.array) == 1) {
+        donatable.push_back(i);
+        key.add(uint64_t{i} << 32 | 1);
+      }
+      inputs.append(py::reinterpret_borrow<py::object>(v.array));
+    }
+    auto found = executables().find(key);
+    PyObject* executable = found == executables().end() ? nullptr : found->second;
+    if (executable == nullptr) {
+      executable = bridge().compile(describe_trace(t, live, donatable)).release().ptr();
+      executables().emplace(key, executable);
+    } else {
+      ++counters().cache_hits;
+    }
+    py::object made = bridge().run(
+        py::handle(executable), inputs, as_numpy(t.floats), as_numpy(t.ints), as_numpy(t.keys));
+    ++counters().traces_run;
+    py::list arrays = made;
+    TORCH_INTERNAL_ASSERT(arrays.size() == results.size(), "an executable returned the wrong number of arrays");
+    StateLock lock;
+    for (size_t i = 0; i < results.size(); ++i)
+      results[i]->materialize(py::object(arrays[i]).release().ptr());
+  } catch (...) {
+    PyObject* exception = nullptr;
+    try {
+      throw;
+    } catch (py::error_already_set& e) {
+      exception = py::object(e.value()).release().ptr();
+    } catch (python_error& e) {
+      e.restore();
+      PyObject *type = nullptr, *value = nullptr, *traceback = nullptr;
+      PyErr_Fetch(&type, &value, &traceback);
+      PyErr_NormalizeException(&type, &value, &traceback);
+      if (traceback != nullptr)
+        PyException_SetTraceback(value, traceback);
+      Py_XDECREF(type);
+      Py_XDECREF(traceback);
+      exception = value;
+    } catch (std::exception& e) {
+      exception = py::module_::import("builtins").attr("RuntimeError")(e.what()).release().ptr();
+    }
+    auto failure = std::make_shared<Failure>(exception);
+    {
+      StateLock lock;
+      for (auto& v : results)
+        v->failure = failure;
+    }
+    throw_failure(*results.front());
+  }
+}
+
+} // namespace
+
+Operand Trace::refer(const ValuePtr& value) {
+  Operand o;
+  o.base = value->layout;
+  if (value->trace == id) {
+    o.kind = Operand::Kind::kNode;
+    o.index = value->node;
+    o.out = value->out;
+    return o;
+  }
+  if (value->input_of != id) {
+    value->input_of = id;
+    value->input = static_cast<uint32_t>(inputs.size());
+    inputs.push_back(value);
+  }
+  o.kind = Operand::Kind::kInput;
+  o.index = value->input;
+  return o;
+}
+
+ValuePtr Trace::promise(const Layout* layout) {
+  auto v = c10::make_intrusive<Value>(layout, device);
+  v->trace = id;
+  v->node = static_cast<uint32_t>(nodes.size());
+  return v;
+}
+
+void Trace::append(TraceNode n) {
+  n.operand_count = static_cast<uint32_t>(operands.size()) - n.first_operand;
+  n.out_count = static_cast<uint32_t>(outs.size()) - n.first_out;
+  hash.add(static_cast<uint64_t>(n.kind));
+  hash.add(n.entry == nullptr ? 0 : n.entry->id);
+  if (n.structure != nullptr)
+    hash.add(n.structure->id);
+  for (uint32_t i = 0; i < n.operand_count; ++i) {
+    const auto& o = operands[n.first_operand + i];
+    hash.add(
+        static_cast<uint64_t>(o.kind) | static_cast<uint64_t>(o.run_time_starts) << 2 | uint64_t{o.index} << 3 |
+        uint64_t{o.out} << 40);
+    hash.add(o.base);
+    if (o.structure != nullptr) {
+      hash.add(uint64_t{o.structure->id} << 1 | 1);
+      if (!o.run_time_starts)
+        for (uint32_t s = 0; s < o.start_count; ++s)
+          hash.add(static_cast<uint64_t>(starts[o.first_start + s]));
+    }
+  }
+  for (uint32_t i = 0; i < n.out_count; ++i) {
+    auto& v = outs[n.first_out + i];
+    if (v) {
+      v->out = i;
+      hash.add(v->layout);
+    }
+  }
+  n.prefix = hash.a;
+  nodes.push_back(n);
+}
+
+Trace& current_trace(c10::DeviceIndex device) {
+  return *slot(device);
+}
+
+void flush(c10::DeviceIndex device) {
+  std::unique_ptr<Trace> cut;
+  FlushLock flushing;
+  {
+    StateLock lock;
+    auto& t = slot(device);
+    if (t->nodes.empty())
+      return;
+    cut = std::move(t);
+    t = fresh_trace(device);
+    t->nodes.reserve(cut->nodes.size());
+    t->operands.reserve(cut->operands.size());
+    t->outs.reserve(cut->outs.size());
+  }
+  run_trace(std::move(cut));
+}
+
+PyObject* array_of(const ValuePtr& value, const char* cause) {
+  bool ready = false;
+  {
+    StateLock lock;
+    ready = value->array != nullptr || value->failure != nullptr;
+  }
+  if (!ready)
+    flush(value->device);
+  if (value->failure)
+    throw_failure(*value);
+  TORCH_INTERNAL_ASSERT(value->array != nullptr, "a value was neither made nor failed by its flush");
+  if (cause != nullptr)
+    bridge().host_sync(cause);
+  return value->array;
+}
+
+void throw_failure(const Value& value) {
+  py::gil_scoped_acquire gil;
+  PyObject* e = value.failure->exception;
+  PyErr_SetObject(reinterpret_cast<PyObject*>(Py_TYPE(e)), e);
+  python_error error;
+  error.persist();
+  throw std::move(error);
+}
+
+bool knows_source(uint64_t prefix) {
+  return sources().find(prefix) != sources().end();
+}
+
+void remember_source(uint64_t prefix) {
+  py::gil_scoped_acquire gil;
+  PyObject* line = bridge().source().release().ptr();
+  StateLock lock;
+  if (sources().size() >= kMaxSources)
+    sources().clear(); // the strings are interned by the bridge and stay
+  sources()[prefix] = line;
+}
+
+} // namespace torch_pjrt

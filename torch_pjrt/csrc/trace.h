@@ -1,0 +1,96 @@
+// The trace being recorded on a device: operations in SSA form, their inputs and run-time parameters.
+#pragma once
+
+#include "hash.h"
+#include "value.h"
+
+#include <Python.h>
+
+#include <cstdint>
+#include <vector>
+
+namespace torch_pjrt {
+
+// How a view is read from, or written to, the value under it. Immortal; equal structures are equal pointers.
+struct ViewStructure {
+  PyObject* object; // torch_pjrt.lowering.view structure
+  uint32_t id;
+};
+
+struct Operand {
+  enum class Kind : uint8_t { kInput, kNode, kZeros, kWriteOnly };
+  Kind kind = Kind::kZeros;
+  bool run_time_starts = false;
+  uint16_t start_count = 0;
+  uint32_t index = 0; // input number or node number
+  uint32_t out = 0; // which output of the node
+  uint32_t first_start = 0; // into Trace::starts, or Trace::ints if run_time_starts
+  const Layout* base = nullptr; // of the value
+  const Layout* view = nullptr; // of the tensor
+  const ViewStructure* structure = nullptr; // null: the tensor is the whole value
+};
+
+// One ATen call with given metadata: what it returns and how to lower it. Immortal.
+struct OpEntry {
+  PyObject* call; // torch_pjrt.eager.infer.Call
+  uint64_t id;
+  // Layouts of the normalized outputs (see lowering/apply.py); null: the op returns no tensor there.
+  std::vector<const Layout*> outs;
+  // For each of the schema's returns that is fresh: -1 for a single tensor, else the length of the list.
+  std::vector<int64_t> fresh;
+  // An `out=` tensor must be resized before the call can be recorded.
+  bool resizes = false;
+};
+
+struct TraceNode {
+  enum class Kind : uint8_t { kOp, kUpdate, kResize };
+  Kind kind;
+  const OpEntry* entry; // null but for kOp
+  const ViewStructure* structure; // where a kUpdate writes
+  uint32_t first_operand, operand_count;
+  uint32_t first_out, out_count;
+  uint32_t first_float, first_int, first_key;
+  // The rolling hash up to and including this node: the key of its source line.
+  uint64_t prefix;
+};
+
+struct Trace {
+  uint64_t id;
+  c10::DeviceIndex device;
+  Hash128 hash;
+  std::vector<TraceNode> nodes;
+  std::vector<Operand> operands;
+  std::vector<ValuePtr> outs;
+  std::vector<ValuePtr> inputs;
+  std::vector<int64_t> starts; // compile-time
+  std::vector<double> floats; // run-time
+  std::vector<int64_t> ints; // run-time
+  std::vector<uint32_t> keys; // run-time, four a key
+
+  // Refers to a value from a node, registering it as an input of the trace if it isn't made here.
+  Operand refer(const ValuePtr& value);
+  // A value that output number `out` of the next node will make.
+  ValuePtr promise(const Layout* layout);
+  // Appends the node whose operands and outs were pushed since `first_operand` and `first_out`.
+  void append(TraceNode node);
+};
+
+// The trace being recorded on `device`. Needs the state lock.
+Trace& current_trace(c10::DeviceIndex device);
+
+// Cuts, compiles if need be, and runs the device's trace; a no-op if it is empty. Throws what the run raised, and
+// then every value it should have made fails with that same exception. Must not be called with the state lock.
+void flush(c10::DeviceIndex device);
+
+// The array of `value`, flushing if it is pending (counted as a host sync of that cause if `cause` is given).
+// A borrowed reference, valid while `value` is. Needs the GIL. Throws the original error of a failed flush.
+PyObject* array_of(const ValuePtr& value, const char* cause);
+
+// Raises the exception of the flush that failed to make the value.
+[[noreturn]] void throw_failure(const Value& value);
+
+// Lines of the user's program, by trace prefix.
+bool knows_source(uint64_t prefix);
+void remember_source(uint64_t prefix);
+
+} // namespace torch_pjrt

@@ -1,0 +1,136 @@
+#include "value.h"
+
+#include "state.h"
+
+#include <array>
+#include <atomic>
+#include <vector>
+
+namespace torch_pjrt {
+namespace {
+
+std::mutex& state_mutex() {
+  static std::mutex* m = new std::mutex;
+  return *m;
+}
+thread_local bool holds_state = false;
+
+// Objects whose last owner died where Python must not run.
+struct Graveyard {
+  std::mutex mutex;
+  std::vector<PyObject*> objects;
+  std::atomic<size_t> count{0};
+};
+Graveyard& graveyard() {
+  static Graveyard* g = new Graveyard;
+  return *g;
+}
+
+constexpr size_t kMaxDevices = 128;
+std::array<MemoryFigures, kMaxDevices>& figures() {
+  static auto* f = new std::array<MemoryFigures, kMaxDevices>{};
+  return *f;
+}
+std::mutex& figures_mutex() {
+  static std::mutex* m = new std::mutex;
+  return *m;
+}
+
+// Py_DECREF here and now if that is safe, else later. Deallocating a jax.Array lets go of the GIL, so it must not
+// happen under the state lock.
+void release(PyObject* object) {
+  if (object == nullptr || !Py_IsInitialized())
+    return;
+  if (!StateLock::held() && PyGILState_Check()) {
+    Py_DECREF(object);
+    if (graveyard().count.load(std::memory_order_relaxed) != 0)
+      drain_released_arrays();
+    return;
+  }
+  std::lock_guard<std::mutex> guard(graveyard().mutex);
+  graveyard().objects.push_back(object);
+  graveyard().count.fetch_add(1, std::memory_order_relaxed);
+}
+
+} // namespace
+
+StateLock::StateLock() {
+  lock();
+}
+StateLock::~StateLock() {
+  if (owns_)
+    unlock();
+}
+void StateLock::lock() {
+  state_mutex().lock();
+  owns_ = holds_state = true;
+}
+void StateLock::unlock() {
+  owns_ = holds_state = false;
+  state_mutex().unlock();
+}
+bool StateLock::held() {
+  return holds_state;
+}
+
+void drain_released_arrays() {
+  std::vector<PyObject*> dead;
+  {
+    std::lock_guard<std::mutex> guard(graveyard().mutex);
+    dead.swap(graveyard().objects);
+    graveyard().count.store(0, std::memory_order_relaxed);
+  }
+  for (PyObject* o : dead)
+    Py_DECREF(o);
+}
+
+Failure::~Failure() {
+  release(exception);
+}
+
+Value::~Value() {
+  if (array == nullptr)
+    return;
+  {
+    std::lock_guard<std::mutex> guard(figures_mutex());
+    auto& f = figures()[static_cast<size_t>(device)];
+    auto n = static_cast<int64_t>(layout->nbytes());
+    f.current -= n;
+    f.freed += n;
+    f.arrays -= 1;
+  }
+  release(array);
+}
+
+void Value::materialize(PyObject* jax_array) {
+  array = jax_array;
+  std::lock_guard<std::mutex> guard(figures_mutex());
+  auto& f = figures()[static_cast<size_t>(device)];
+  auto n = static_cast<int64_t>(layout->nbytes());
+  f.current += n;
+  f.allocated += n;
+  f.arrays += 1;
+  f.arrays_made += 1;
+  f.peak = std::max(f.peak, f.current);
+  f.peak_arrays = std::max(f.peak_arrays, f.arrays);
+}
+
+MemoryFigures memory_figures(c10::DeviceIndex device) {
+  std::lock_guard<std::mutex> guard(figures_mutex());
+  return figures().at(static_cast<size_t>(device));
+}
+
+void reset_peak_memory(c10::DeviceIndex device) {
+  std::lock_guard<std::mutex> guard(figures_mutex());
+  auto& f = figures().at(static_cast<size_t>(device));
+  f.peak = f.current;
+  f.peak_arrays = f.arrays;
+}
+
+void reset_accumulated_memory(c10::DeviceIndex device) {
+  std::lock_guard<std::mutex> guard(figures_mutex());
+  auto& f = figures().at(static_cast<size_t>(device));
+  f.allocated = f.freed = f.arrays_made = 0;
+}
+
+} // namespace torch_pjrt

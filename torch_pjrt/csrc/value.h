@@ -1,0 +1,67 @@
+// Value: one immutable array, or the promise of one. Cell: the mutable binding that a storage is.
+#pragma once
+
+#include "layout.h"
+
+#include <c10/core/Device.h>
+#include <c10/util/intrusive_ptr.h>
+
+#include <Python.h>
+
+#include <cstdint>
+#include <memory>
+
+namespace torch_pjrt {
+
+// Why a value will never exist: the exception of the flush that should have made it.
+struct Failure {
+  PyObject* exception; // owned, released only under the GIL
+  explicit Failure(PyObject* e) : exception(e) {}
+  ~Failure();
+};
+
+struct Value final : c10::intrusive_ptr_target {
+  Value(const Layout* l, c10::DeviceIndex d) : layout(l), device(d) {}
+  ~Value() override;
+
+  // The dense layout of the array: it has layout->sizes in this order, whatever the strides say of memory.
+  const Layout* layout;
+  c10::DeviceIndex device;
+  // Where the value is made, if `trace` is the id of the trace being recorded.
+  uint64_t trace = 0;
+  uint32_t node = 0;
+  uint32_t out = 0;
+  // Its number among the trace's inputs, if `input_of` is the id of the trace being recorded.
+  uint64_t input_of = 0;
+  uint32_t input = 0;
+  PyObject* array = nullptr; // owned jax.Array once materialized
+  std::shared_ptr<Failure> failure;
+
+  // Binds the array (takes the reference) and accounts for its memory. Needs the state lock.
+  void materialize(PyObject* jax_array);
+};
+using ValuePtr = c10::intrusive_ptr<Value>;
+
+struct Cell {
+  ValuePtr value; // null: never written, nothing reserved
+  c10::DeviceIndex device;
+};
+
+// Drops arrays whose last owner died without the GIL. Call with the GIL and without the state lock.
+void drain_released_arrays();
+
+// Bytes of the materialized arrays on one device.
+struct MemoryFigures {
+  int64_t current = 0;
+  int64_t peak = 0;
+  int64_t allocated = 0; // cumulative
+  int64_t freed = 0;     // cumulative
+  int64_t arrays = 0;
+  int64_t peak_arrays = 0;
+  int64_t arrays_made = 0;
+};
+MemoryFigures memory_figures(c10::DeviceIndex device);
+void reset_peak_memory(c10::DeviceIndex device);
+void reset_accumulated_memory(c10::DeviceIndex device);
+
+} // namespace torch_pjrt

@@ -1,0 +1,32 @@
+"""`TORCH_PJRT_DUMP=dir`: each trace and its StableHLO, as files."""
+
+from __future__ import annotations
+
+import itertools
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import jax
+
+if TYPE_CHECKING:
+    from .trace import Trace
+
+_NUMBER = itertools.count()
+
+
+def write(trace: Trace, lowered: jax.stages.Lowered) -> None:
+    """Write `trace_<pid>_<n>.txt` (ops with the user's lines) and `.mlir` (StableHLO) if a directory is set."""
+    directory = os.environ.get("TORCH_PJRT_DUMP")
+    if not directory:
+        return
+    path = Path(directory).expanduser()
+    path.mkdir(parents=True, exist_ok=True)
+    stem = f"trace_{os.getpid()}_{next(_NUMBER):04d}"
+    header = [
+        f"device {trace.device}; {len(trace.nodes)} nodes, {len(trace.inputs)} inputs "
+        f"({len(trace.donatable)} donatable), {len(trace.results)} results",
+        *(f"input {i}: {s.dtype} {list(s.shape)}" for i, s in enumerate(trace.inputs)),
+    ]
+    (path / f"{stem}.txt").write_text("\n".join([*header, *(f"%{i} = {n}" for i, n in enumerate(trace.nodes))]) + "\n")
+    (path / f"{stem}.mlir").write_text(lowered.as_text())

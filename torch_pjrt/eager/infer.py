@@ -1,0 +1,163 @@
+"""What an op returns, asked once per (op, argument metadata) and remembered by the C++ core."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch._ops import OpOverload
+from torch.utils._python_dispatch import _disable_current_modes
+
+from ..lowering import Spec
+from ..lowering.apply import written
+
+_SCALAR_TYPES: dict[int, torch.dtype] = {
+    0: torch.uint8, 1: torch.int8, 2: torch.int16, 3: torch.int32, 4: torch.int64, 5: torch.float16,
+    6: torch.float32, 7: torch.float64, 8: torch.complex32, 9: torch.complex64, 10: torch.complex128, 11: torch.bool,
+    12: torch.qint8, 13: torch.quint8, 14: torch.qint32, 15: torch.bfloat16, 23: torch.float8_e5m2,
+    24: torch.float8_e4m3fn, 25: torch.float8_e5m2fnuz, 26: torch.float8_e4m3fnuz, 27: torch.uint16,
+    28: torch.uint32, 29: torch.uint64, 44: torch.float8_e8m0fnu,
+}  # fmt: skip
+_SCALAR_NUMBERS = {dtype: number for number, dtype in _SCALAR_TYPES.items()}
+_MEMORY_FORMATS = [torch.contiguous_format, torch.preserve_format, torch.channels_last, torch.channels_last_3d]
+
+# (dtype number, sizes, strides): how a layout crosses into C++.
+LayoutTuple = tuple[int, tuple[int, ...], tuple[int, ...]]
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One ATen call as a node of a trace sees it.
+
+    Attributes:
+        op: the overload.
+        template: its arguments by schema, with ("$tensor",), ("$float", dtype or None) and ("$int", dtype) where a
+            value arrives at run time, in order.
+        specs: shape and dtype of each normalized output; None where the op returns no tensor.
+    """
+
+    op: OpOverload
+    template: tuple[Any, ...]
+    specs: tuple[Spec | None, ...]
+
+    def __str__(self) -> str:
+        return f"{self.op.name()}({', '.join(_argument(a) for a in self.template)})"
+
+
+def _argument(a: Any) -> str:
+    if isinstance(a, tuple) and a and isinstance(a[0], str) and a[0].startswith("$"):
+        return a[0][1:]
+    if isinstance(a, list):
+        return "[" + ", ".join(map(_argument, a)) + "]"
+    return repr(a)
+
+
+@functools.cache
+def op_named(name: str) -> OpOverload:
+    """The overload with this full name, "aten::add.Tensor"."""
+    if name == "torch_pjrt::copy_":  # recorded apart from aten::copy_, which decides where a copy goes
+        name = "aten::copy_"
+    namespace, _, rest = name.partition("::")
+    packet, _, overload = rest.partition(".")
+    found: OpOverload = getattr(getattr(getattr(torch.ops, namespace), packet), overload or "default")
+    return found
+
+
+def dtype_of(number: int) -> torch.dtype:
+    """The torch dtype with this c10::ScalarType number."""
+    return _SCALAR_TYPES[number]
+
+
+@functools.cache
+def _converters(op: OpOverload) -> tuple[Callable[[Any], Any] | None, ...]:
+    """Per argument: from the plain int that a boxed call carries to the dtype or memory format it stands for."""
+
+    def of(kind: str) -> Callable[[Any], Any] | None:
+        if "ScalarType" in kind:
+            return lambda v: _SCALAR_TYPES[v] if isinstance(v, int) else v
+        if "MemoryFormat" in kind:
+            return lambda v: _MEMORY_FORMATS[v] if isinstance(v, int) else v
+        return None
+
+    return tuple(of(str(a.real_type)) for a in op._schema.arguments)
+
+
+def _converted(op: OpOverload, args: list[Any]) -> list[Any]:
+    return [c(a) if c is not None else a for c, a in zip(_converters(op), args, strict=True)]
+
+
+def infer(
+    name: str, args: list[Any], template: list[Any]
+) -> tuple[Call, list[LayoutTuple], list[LayoutTuple | None | list[LayoutTuple | None]]]:
+    """What the call writes and returns, by running it on meta tensors.
+
+    Args:
+        name: the overload's full name.
+        args: its arguments, device tensors among them.
+        template: the same with markers for what arrives at run time.
+
+    Returns:
+        the call for the trace, the layout of each written tensor afterwards, and of each fresh result.
+
+    Raises:
+        whatever PyTorch raises for these shapes and dtypes.
+    """
+    op = op_named(name)
+    args = _converted(op, args)
+    with torch.no_grad(), _disable_current_modes():
+        metas = [_on_meta(a) for a in args]
+        results = _run(op, metas)
+    by_name = dict(zip((a.name for a in op._schema.arguments), metas, strict=True))
+    changed = [t for n in written(op) for t in _tensors(by_name[n])]
+    fresh: list[Any] = []
+    returned = results if isinstance(results, (tuple, list)) and len(op._schema.returns) != 1 else [results]
+    for value, ret in zip(returned, op._schema.returns, strict=True):
+        if ret.alias_info is not None and ret.alias_info.is_write:
+            continue
+        fresh.append([_layout(t) for t in value] if isinstance(value, (list, tuple)) else _layout(value))
+    specs = [Spec(tuple(t.shape), t.dtype) for t in changed]
+    for item in fresh:
+        specs += [_spec(s) for s in (item if isinstance(item, list) else [item])]
+    call = Call(op, tuple(_converted(op, list(template))), tuple(specs))
+    return call, [_layout(t) for t in changed], fresh  # type: ignore[misc]
+
+
+def _run(op: OpOverload, metas: list[Any]) -> Any:
+    args, kwargs = [], {}
+    for a, value in zip(op._schema.arguments, metas, strict=True):
+        if a.kwarg_only:
+            kwargs[a.name] = value
+        else:
+            args.append(value)
+    import torch._meta_registrations  # noqa: F401  (meta kernels of ops that have none in C++)
+
+    return op(*args, **kwargs)
+
+
+def _on_meta(x: Any) -> Any:
+    if isinstance(x, torch.Tensor):
+        if x.device.type == "cpu":
+            return x
+        return torch.empty_strided(x.size(), x.stride(), dtype=x.dtype, device="meta")
+    if isinstance(x, (list, tuple)):
+        return [_on_meta(i) for i in x]
+    return x
+
+
+def _tensors(x: Any) -> list[torch.Tensor]:
+    if isinstance(x, torch.Tensor):
+        return [x]
+    return [t for i in x for t in _tensors(i)] if isinstance(x, (list, tuple)) else []
+
+
+def _layout(t: torch.Tensor | None) -> LayoutTuple | None:
+    if t is None:
+        return None
+    return _SCALAR_NUMBERS[t.dtype], tuple(t.size()), tuple(t.stride())
+
+
+def _spec(layout: LayoutTuple | None) -> Spec | None:
+    return None if layout is None else Spec(layout[1], dtype_of(layout[0]))

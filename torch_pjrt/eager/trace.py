@@ -1,0 +1,293 @@
+"""A recorded trace becomes one JAX function, and that one executable."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from ..lowering import Spec, apply, find, view
+from ..lowering.dtypes import to_numpy
+from ..runtime.executable import Executable, compile_function
+from . import dump
+from .infer import Call, dtype_of
+
+Place = tuple[int, int]  # (node, output)
+
+
+@dataclass(frozen=True, slots=True)
+class Operand:
+    """Where a node's tensor comes from, and through which view.
+
+    Attributes:
+        kind: "input" or "node" (with `index` and, for a node, `out`), "zeros" for a storage never written to, or
+            "write_only" where the old content does not matter.
+        structure: the view (None: the whole value).
+        starts: where the view starts, if that is known at compile time, else
+        run_time_starts: (first, count) among the trace's ints.
+        base, view: shape and dtype of the value, and of the tensor.
+    """
+
+    kind: str
+    index: int
+    out: int
+    structure: Any
+    starts: tuple[int, ...] | None
+    run_time_starts: tuple[int, int] | None
+    base: Spec
+    view: Spec
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """One operation: an ATen `call` ("op"), a write through a view ("update") or a storage's new size ("resize")."""
+
+    kind: str
+    call: Call | None
+    operands: tuple[Operand, ...]
+    outs: tuple[Spec | None, ...]
+    first_float: int
+    first_int: int
+    first_key: int
+    structure: Any
+    source: str | None
+
+    def __str__(self) -> str:
+        what = str(self.call) if self.call is not None else self.kind
+        return f"{what}  # {self.source}" if self.source else what
+
+
+@dataclass(frozen=True, slots=True)
+class Trace:
+    """What was recorded between two cuts on one device.
+
+    Attributes:
+        results: numbers of the outputs (over all nodes' outputs in order) that somebody still holds.
+        donatable: numbers of the inputs that nobody else holds.
+        floats, ints, keys: how many run-time parameters of each kind there are.
+    """
+
+    device: int
+    nodes: tuple[Node, ...]
+    inputs: tuple[Spec, ...]
+    results: tuple[int, ...]
+    donatable: tuple[int, ...]
+    floats: int
+    ints: int
+    keys: int
+
+    @staticmethod
+    def from_core(d: dict[str, Any]) -> Trace:
+        """The trace as the C++ core describes it."""
+
+        def spec(s: Any) -> Spec | None:
+            return None if s is None else Spec(s[1], dtype_of(s[0]))
+
+        def operand(o: Any) -> Operand:
+            base, seen = spec(o[6]), spec(o[7])
+            assert base is not None and seen is not None
+            return Operand(*o[:6], base, seen)
+
+        nodes = [
+            Node(k, c, tuple(map(operand, ops)), tuple(map(spec, outs)), *firsts, structure, source)
+            for k, c, ops, outs, firsts, structure, source in d["nodes"]
+        ]
+        inputs = [Spec(s[1], dtype_of(s[0])) for s in d["inputs"]]
+        return Trace(
+            d["device"], tuple(nodes), tuple(inputs), tuple(d["results"]), tuple(d["donatable"]),
+            d["floats"], d["ints"], d["keys"],
+        )  # fmt: skip
+
+
+class TraceError(RuntimeError):
+    """A trace could not be compiled or run; the message names its ops and the user's lines."""
+
+
+def compile_trace(description: dict[str, Any]) -> Executable:
+    """Lower and compile a trace as the C++ core describes it.
+
+    Raises TraceError, naming the trace's ops and the user's lines, if JAX or XLA refuses it.
+    """
+    trace = Trace.from_core(description)
+    specs = [_struct(s) for s in trace.inputs]
+    parameters = [
+        _parameter(trace.floats, np.float64),
+        _parameter(trace.ints, np.int64),
+        _parameter(trace.keys, np.uint32),
+    ]
+    places = _result_places(trace)
+
+    def run(
+        inputs: list[jax.Array], floats: jax.Array | None, ints: jax.Array | None, keys: jax.Array | None
+    ) -> list[jax.Array]:
+        return _Evaluation(trace, inputs, floats, ints, keys).results(places)
+
+    try:
+        executable, lowered = compile_function(run, specs, parameters, _donated(trace, places), trace.device)
+    except Exception as error:
+        raise explain(trace, error) from error
+    dump.write(trace, lowered)
+    return Executable(executable.compiled, executable.takes, trace_summary(trace))
+
+
+def trace_summary(trace: Trace) -> str:
+    """The trace's ops, one a line with the user's line behind it; long traces are cut in the middle."""
+    lines = [str(n) for n in trace.nodes if n.kind == "op"]
+    if len(lines) > 24:
+        lines = [*lines[:12], f"... {len(lines) - 20} more ...", *lines[-8:]]
+    return "\n  ".join(lines)
+
+
+def explain(trace: Trace, error: Exception) -> TraceError:
+    """The error of a trace that did not compile, with the op that broke it if the lowering knows."""
+    at = next((note for note in getattr(error, "__notes__", ()) if note.startswith("while lowering")), "")
+    return TraceError(
+        f"compiling a trace of {len(trace.nodes)} ops failed: {type(error).__name__}: {error}\n"
+        + (f"{at}\n" if at else "")
+        + f"ops of the trace:\n  {trace_summary(trace)}"
+    )
+
+
+def _struct(s: Spec) -> jax.ShapeDtypeStruct:
+    return jax.ShapeDtypeStruct(s.shape, to_numpy(s.dtype))
+
+
+def _parameter(count: int, dtype: Any) -> jax.ShapeDtypeStruct | None:
+    return jax.ShapeDtypeStruct((count,), dtype) if count else None
+
+
+def _result_places(trace: Trace) -> list[Place]:
+    places = [(i, j) for i, n in enumerate(trace.nodes) for j in range(len(n.outs))]
+    return [places[r] for r in trace.results]
+
+
+def _donated(trace: Trace, places: Sequence[Place]) -> list[int]:
+    """The donatable inputs that some result can take the memory of: same shape and dtype, one each."""
+    wanted = Counter(trace.nodes[i].outs[j] for i, j in places)
+    donated = []
+    for i in trace.donatable:
+        if wanted[trace.inputs[i]] > 0:
+            wanted[trace.inputs[i]] -= 1
+            donated.append(i)
+    return donated
+
+
+class _Evaluation:
+    """Evaluates a trace's nodes on JAX tracers, in order, skipping those whose results nobody uses."""
+
+    def __init__(
+        self,
+        trace: Trace,
+        inputs: list[jax.Array],
+        floats: jax.Array | None,
+        ints: jax.Array | None,
+        keys: jax.Array | None,
+    ) -> None:
+        self.trace = trace
+        self.inputs = inputs
+        self.floats, self.ints, self.keys = floats, ints, keys
+        self.made: list[list[jax.Array | None]] = []
+
+    def results(self, places: Sequence[Place]) -> list[jax.Array]:
+        needed = self._needed(places)
+        for i, node in enumerate(self.trace.nodes):
+            if i not in needed:
+                self.made.append([])
+                continue
+            try:
+                self.made.append(self._evaluate(node))
+            except Exception as error:
+                error.add_note(f"while lowering {node}")
+                raise
+        return [self.made[i][j] for i, j in places]  # type: ignore[misc]
+
+    def _needed(self, places: Sequence[Place]) -> set[int]:
+        needed: set[int] = set()
+        stack = [i for i, _ in places]
+        while stack:
+            i = stack.pop()
+            if i not in needed:
+                needed.add(i)
+                stack += [o.index for o in self.trace.nodes[i].operands if o.kind == "node"]
+        return needed
+
+    def _evaluate(self, node: Node) -> list[jax.Array | None]:
+        if node.kind == "op":
+            return self._call(node)
+        base = self._whole(node.operands[0])
+        if node.kind == "update":
+            o = node.operands[0]
+            return [view.write(base, o.structure, self._starts(o), self._read(node.operands[1]))]
+        (out,) = node.outs
+        assert out is not None
+        return [view.resize(base, node.operands[0].structure, out.shape[0])]
+
+    def _call(self, node: Node) -> list[jax.Array | None]:
+        call = node.call
+        assert call is not None
+        tensors = iter(node.operands)
+        floats, ints = iter(range(node.first_float, 1 << 62)), iter(range(node.first_int, 1 << 62))
+
+        def fill(a: Any) -> Any:
+            if isinstance(a, list):
+                return [fill(x) for x in a]
+            if not (isinstance(a, tuple) and a and isinstance(a[0], str) and a[0].startswith("$")):
+                return a
+            if a[0] == "$tensor":
+                return self._read(next(tensors))
+            if a[0] == "$int":
+                assert self.ints is not None
+                return self.ints[next(ints)].astype(to_numpy(dtype_of(a[1])))
+            assert self.floats is not None
+            number = self.floats[next(floats)]
+            return weak(number) if a[1] is None else number.astype(to_numpy(dtype_of(a[1])))
+
+        args, kwargs = [], {}
+        for schema, a in zip(call.op._schema.arguments, call.template, strict=True):
+            if schema.kwarg_only:
+                kwargs[schema.name] = fill(a)
+            else:
+                args.append(fill(a))
+        key = None
+        lowering = find(call.op)
+        if lowering is not None and lowering.random:
+            assert self.keys is not None
+            key = self.keys[node.first_key : node.first_key + 4]
+        return list(apply(call.op, args, kwargs, call.specs, key))
+
+    def _whole(self, o: Operand) -> jax.Array:
+        if o.kind == "input":
+            return self.inputs[o.index]
+        if o.kind == "node":
+            value = self.made[o.index][o.out]
+            assert value is not None
+            return value
+        return jnp.zeros(o.base.shape, to_numpy(o.base.dtype))
+
+    def _read(self, o: Operand) -> Any:
+        if o.kind == "write_only":
+            return _struct(o.view)
+        value = self._whole(o)
+        return value if o.structure is None else view.read(value, o.structure, self._starts(o))
+
+    def _starts(self, o: Operand) -> Sequence[Any]:
+        if o.run_time_starts is None:
+            return o.starts or ()
+        assert self.ints is not None
+        first, count = o.run_time_starts
+        return [self.ints[first + k].astype(np.int32) for k in range(count)]
+
+
+def weak(number: jax.Array) -> jax.Array:
+    """A run-time scalar that ranks like a Python number in type promotion."""
+    from jax._src.lax.lax import _convert_element_type
+
+    weakened: jax.Array = _convert_element_type(number, weak_type=True)
+    return weakened
+
+

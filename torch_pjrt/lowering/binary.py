@@ -1,0 +1,215 @@
+"""Arithmetic of two and three tensors: sums, products, quotients, remainders, powers, bits."""
+
+from __future__ import annotations
+
+import jax.numpy as jnp
+import numpy as np
+from jax import Array, lax
+
+from .dtypes import promote, to_numpy
+from .registry import lower, pointwise
+from .widen import wide_dtype
+
+
+@pointwise("add.Tensor", "add.Scalar")
+def add(self: Array, other: Array, alpha: Array | None = None) -> Array:
+    return self + other if alpha is None else self + other * alpha
+
+
+@pointwise("sub.Tensor", "sub.Scalar")
+def sub(self: Array, other: Array, alpha: Array | None = None) -> Array:
+    return self - other if alpha is None else self - other * alpha
+
+
+@pointwise("rsub.Tensor", "rsub.Scalar")
+def rsub(self: Array, other: Array, alpha: Array | None = None) -> Array:
+    return other - self if alpha is None else other - self * alpha
+
+
+@pointwise("mul.Tensor", "mul.Scalar")
+def mul(self: Array, other: Array) -> Array:
+    return self * other
+
+
+@pointwise("div.Tensor", "div.Scalar", floating=True)
+def div(self: Array, other: Array) -> Array:
+    return self / other
+
+
+@lower("div.Tensor_mode", "div.Scalar_mode")
+def div_mode(self: Array, other: Array, *, rounding_mode: str | None) -> Array:
+    by_mode = {None: div, "floor": floor_divide, "trunc": trunc_divide}
+    return by_mode[rounding_mode](self, other)
+
+
+@pointwise("floor_divide", "floor_divide.Scalar")
+def floor_divide(self: Array, other: Array) -> Array:
+    """Python's `//`; a float quotient by zero stays infinite or nan, as CPU PyTorch's kernel has it."""
+    remainder = lax.rem(*jnp.broadcast_arrays(self, other))
+    down = (remainder != 0) & ((remainder < 0) != (other < 0))
+    if not jnp.issubdtype(self.dtype, jnp.floating):
+        return lax.div(*jnp.broadcast_arrays(self, other)) - down.astype(self.dtype)
+    quotient = (self - remainder) / other - down.astype(self.dtype)
+    floor = jnp.floor(quotient)
+    floor = jnp.where(quotient - floor > 0.5, floor + 1, floor)
+    floor = jnp.where(quotient == 0, jnp.copysign(0, self / other), floor)
+    return jnp.where(other == 0, self / other, floor)
+
+
+@pointwise()
+def trunc_divide(self: Array, other: Array) -> Array:
+    quotient = lax.div(*jnp.broadcast_arrays(self, other))
+    return jnp.trunc(quotient) if jnp.issubdtype(quotient.dtype, jnp.floating) else quotient
+
+
+@pointwise("remainder.Tensor", "remainder.Scalar", "remainder.Scalar_Tensor")
+def remainder(self: Array, other: Array) -> Array:
+    """With the divisor's sign, as Python's `%`."""
+    r = lax.rem(*jnp.broadcast_arrays(self, other))
+    return jnp.where((r != 0) & ((r < 0) != (other < 0)), r + other, r)
+
+
+@pointwise("fmod.Tensor", "fmod.Scalar")
+def fmod(self: Array, other: Array) -> Array:
+    return lax.rem(*jnp.broadcast_arrays(self, other))
+
+
+@pointwise("pow.Tensor_Scalar", static=["exponent"])
+def pow_scalar(self: Array, exponent: int | float | complex) -> Array:
+    """A constant exponent becomes multiplications and roots where those are exact."""
+    dtype = to_numpy(promote([self, exponent]))
+    if not jnp.issubdtype(dtype, jnp.inexact):
+        return lax.integer_pow(self.astype(dtype), int(exponent.real))
+    x = self.astype(wide_dtype(self, jnp.zeros((), dtype)))
+    if exponent == 0.5:
+        return jnp.sqrt(x)
+    if exponent == -0.5:
+        return lax.rsqrt(x)
+    if not isinstance(exponent, complex) and exponent == int(exponent) and abs(exponent) <= _UNROLLED_EXPONENT:
+        return lax.integer_pow(x, int(exponent))
+    return jnp.power(x, jnp.asarray(exponent, x.dtype))
+
+
+# integer_pow multiplies log2(n) times; beyond this the rounding errors pass those of one pow.
+_UNROLLED_EXPONENT = 4
+
+
+@pointwise("pow.Tensor_Tensor", "pow.Scalar")
+def pow_tensor(self: Array, exponent: Array) -> Array:
+    if self.dtype == np.bool_:
+        return self | ~exponent
+    if jnp.issubdtype(self.dtype, jnp.inexact):
+        return jnp.power(self, exponent)
+    whole = jnp.power(self, jnp.maximum(exponent, 0))
+    inverse = jnp.where(self == 1, 1, jnp.where(self == -1, 1 - 2 * (exponent & 1), 0))
+    return jnp.where(exponent < 0, inverse, whole)
+
+
+@pointwise("atan2", floating=True)
+def atan2(self: Array, other: Array) -> Array:
+    return jnp.arctan2(self, other)
+
+
+@pointwise("hypot", floating=True)
+def hypot(self: Array, other: Array) -> Array:
+    return jnp.hypot(self, other)
+
+
+@pointwise("copysign.Tensor", "copysign.Scalar", floating=True)
+def copysign(self: Array, other: Array) -> Array:
+    return jnp.copysign(self, other)
+
+
+@lower("nextafter")
+def nextafter(self: Array, other: Array) -> Array:
+    """The neighbour in the operands' own dtype, so half types are not widened here."""
+    dtype = to_numpy(promote([self, other]))
+    return jnp.nextafter(self.astype(dtype), other.astype(dtype))
+
+
+@pointwise("logaddexp", floating=True)
+def logaddexp(self: Array, other: Array) -> Array:
+    return jnp.logaddexp(self, other)
+
+
+@pointwise("logaddexp2", floating=True)
+def logaddexp2(self: Array, other: Array) -> Array:
+    return jnp.logaddexp2(self, other)
+
+
+@pointwise("heaviside")
+def heaviside(self: Array, values: Array) -> Array:
+    return jnp.where(self == 0, values, (self > 0).astype(self.dtype))
+
+
+@pointwise("gcd")
+def gcd(self: Array, other: Array) -> Array:
+    return jnp.gcd(self, other)
+
+
+@pointwise("lcm")
+def lcm(self: Array, other: Array) -> Array:
+    return jnp.lcm(self, other)
+
+
+@pointwise("bitwise_and.Tensor", "bitwise_and.Scalar", "bitwise_and.Scalar_Tensor")
+def bitwise_and(self: Array, other: Array) -> Array:
+    return self & other
+
+
+@pointwise("bitwise_or.Tensor", "bitwise_or.Scalar", "bitwise_or.Scalar_Tensor")
+def bitwise_or(self: Array, other: Array) -> Array:
+    return self | other
+
+
+@pointwise("bitwise_xor.Tensor", "bitwise_xor.Scalar", "bitwise_xor.Scalar_Tensor")
+def bitwise_xor(self: Array, other: Array) -> Array:
+    return self ^ other
+
+
+@pointwise(
+    "bitwise_left_shift.Tensor", "bitwise_left_shift.Tensor_Scalar", "bitwise_left_shift.Scalar_Tensor",
+    "__lshift__.Tensor", "__lshift__.Scalar", "__ilshift__.Tensor", "__ilshift__.Scalar",
+)  # fmt: skip
+def left_shift(self: Array, other: Array) -> Array:
+    if jnp.issubdtype(self.dtype, jnp.floating):
+        return self * jnp.exp2(other)
+    return lax.shift_left(*jnp.broadcast_arrays(self, other))
+
+
+@pointwise(
+    "bitwise_right_shift.Tensor", "bitwise_right_shift.Tensor_Scalar", "bitwise_right_shift.Scalar_Tensor",
+    "__rshift__.Tensor", "__rshift__.Scalar", "__irshift__.Tensor", "__irshift__.Scalar",
+)  # fmt: skip
+def right_shift(self: Array, other: Array) -> Array:
+    if jnp.issubdtype(self.dtype, jnp.floating):
+        return self / jnp.exp2(other)
+    shift = lax.shift_right_logical if jnp.issubdtype(self.dtype, jnp.unsignedinteger) else lax.shift_right_arithmetic
+    return shift(*jnp.broadcast_arrays(self, other))
+
+
+@pointwise("addcmul")
+def addcmul(self: Array, tensor1: Array, tensor2: Array, *, value: Array | None = None) -> Array:
+    return self + (tensor1 * tensor2 if value is None else value * tensor1 * tensor2)
+
+
+@pointwise("addcdiv")
+def addcdiv(self: Array, tensor1: Array, tensor2: Array, *, value: Array | None = None) -> Array:
+    return self + (tensor1 / tensor2 if value is None else value * tensor1 / tensor2)
+
+
+@pointwise("lerp.Scalar", "lerp.Tensor")
+def lerp(self: Array, end: Array, weight: Array) -> Array:
+    """From the nearer end, so that weight 1 gives exactly `end`."""
+    step = end - self
+    return jnp.where(jnp.abs(weight) < 0.5, self + weight * step, end - step * (1 - weight))
+
+
+@lower("complex")
+def make_complex(real: Array, imag: Array) -> Array:
+    return lax.complex(*jnp.broadcast_arrays(real, imag))
+
+
+@lower("polar")
+def polar(abs: Array, angle: Array) -> Array:
+    return lax.complex(*jnp.broadcast_arrays(abs * jnp.cos(angle), abs * jnp.sin(angle)))

@@ -1,0 +1,194 @@
+"""Convolutions in one to three dimensions, plain and transposed, with their gradients; im2col and col2im.
+
+PyTorch's transposed convolution is the gradient of a plain one with respect to its input, and the gradient of either
+is again a plain or transposed convolution; so one forward formula and JAX's transposes of it cover them all, in the
+forms XLA has fast paths for.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array, lax
+
+from .matmul import precision
+from .registry import lower
+from .widen import asked, widen
+
+
+@lower("convolution", "convolution_overrideable")
+def convolution(
+    input: Array,
+    weight: Array,
+    bias: Array | None,
+    stride: Sequence[int],
+    padding: Sequence[int],
+    dilation: Sequence[int],
+    transposed: bool,
+    output_padding: Sequence[int],
+    groups: int,
+) -> Array:
+    """input (N, C_in, *spatial), weight (C_out, C_in/groups, *kernel), or (C_in, C_out/groups, *kernel) if transposed."""
+    window = _window(input.ndim - 2, stride, padding, dilation, groups)
+    if transposed:
+        out = _input_gradient(window, input, weight, _transposed_shape(window, input, weight, output_padding))
+    else:
+        out = _correlate(window, input, weight, wide=True)
+    return out if bias is None else widen(out) + widen(bias).reshape(1, -1, *[1] * (input.ndim - 2))
+
+
+@lower("convolution_backward")
+def convolution_backward(
+    grad_output: Array,
+    input: Array,
+    weight: Array,
+    bias_sizes: Sequence[int] | None,
+    stride: Sequence[int],
+    padding: Sequence[int],
+    dilation: Sequence[int],
+    transposed: bool,
+    output_padding: Sequence[int],
+    groups: int,
+    output_mask: Sequence[bool],
+) -> list[Array]:
+    """The gradients of input, weight and bias that `output_mask` asks for."""
+    window = _window(input.ndim - 2, stride, padding, dilation, groups)
+    grads: list[Array | None] = [None, None, None]
+    if output_mask[0] and transposed:
+        grads[0] = _correlate(window, grad_output, weight, wide=True)
+    elif output_mask[0]:
+        grads[0] = _input_gradient(window, grad_output, weight, input.shape)
+    if output_mask[1]:
+        wide, narrow = (grad_output, input) if transposed else (input, grad_output)
+        grads[1] = _weight_gradient(window, wide, narrow, weight.shape)
+    if output_mask[2]:
+        grads[2] = widen(grad_output).sum((0, *range(2, input.ndim)))
+    return asked(grads, output_mask)
+
+
+@lower("convolution_backward_overrideable")
+def convolution_backward_overrideable(
+    grad_output: Array,
+    input: Array,
+    weight: Array,
+    stride: Sequence[int],
+    padding: Sequence[int],
+    dilation: Sequence[int],
+    transposed: bool,
+    output_padding: Sequence[int],
+    groups: int,
+    output_mask: Sequence[bool],
+) -> list[Array]:
+    return convolution_backward(
+        grad_output, input, weight, None, stride, padding, dilation, transposed, output_padding, groups, output_mask
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Window:
+    """How the kernel moves, one entry per spatial dimension."""
+
+    stride: tuple[int, ...]
+    padding: tuple[int, ...]
+    dilation: tuple[int, ...]
+    groups: int
+
+
+def _window(
+    dims: int, stride: Sequence[int], padding: Sequence[int], dilation: Sequence[int], groups: int
+) -> _Window:
+    return _Window(per_dim(stride, dims), per_dim(padding, dims), per_dim(dilation, dims), groups)
+
+
+def per_dim(value: int | Sequence[int], dims: int) -> tuple[int, ...]:
+    """One entry per spatial dimension; PyTorch lets a single one stand for all."""
+    entries = (value,) if isinstance(value, int) else tuple(value)
+    return entries * dims if len(entries) == 1 else entries
+
+
+def _correlate(window: _Window, x: Array, weight: Array, *, wide: bool = False) -> Array:
+    """The plain convolution. With `wide`, half operands give a float32 result.
+
+    Without, the result is the operands' dtype, as JAX's transpose rules need it; XLA accumulates in float32 anyway.
+    """
+    spatial = "DHW"[3 - (x.ndim - 2) :]
+    half = jnp.issubdtype(x.dtype, jnp.floating) and x.dtype.itemsize < 4
+    return lax.conv_general_dilated(
+        x,
+        weight,
+        window.stride,
+        [(p, p) for p in window.padding],
+        rhs_dilation=window.dilation,
+        dimension_numbers=("NC" + spatial, "OI" + spatial, "NC" + spatial),
+        feature_group_count=window.groups,
+        precision=None if half else precision(),
+        preferred_element_type=np.float32 if half and wide else None,
+    )
+
+
+def _input_gradient(window: _Window, grad: Array, weight: Array, shape: Sequence[int]) -> Array:
+    primal = jax.ShapeDtypeStruct(tuple(shape), grad.dtype)
+    return jax.linear_transpose(lambda x: _correlate(window, x, weight), primal)(grad)[0]
+
+
+def _weight_gradient(window: _Window, x: Array, grad: Array, shape: Sequence[int]) -> Array:
+    primal = jax.ShapeDtypeStruct(tuple(shape), grad.dtype)
+    return jax.linear_transpose(lambda w: _correlate(window, x, w), primal)(grad)[0]
+
+
+def _transposed_shape(window: _Window, x: Array, weight: Array, output_padding: Sequence[int]) -> tuple[int, ...]:
+    spatial = zip(
+        x.shape[2:],
+        weight.shape[2:],
+        window.stride,
+        window.padding,
+        window.dilation,
+        per_dim(output_padding, x.ndim - 2),
+        strict=True,
+    )
+    sizes = [(n - 1) * s - 2 * p + d * (k - 1) + extra + 1 for n, k, s, p, d, extra in spatial]
+    return (x.shape[0], weight.shape[1] * window.groups, *sizes)
+
+
+@lower("im2col")
+def im2col(
+    self: Array, kernel_size: Sequence[int], dilation: Sequence[int], padding: Sequence[int], stride: Sequence[int]
+) -> Array:
+    """([N,] C, H, W) to ([N,] C * kernel elements, window positions): `torch.nn.functional.unfold`."""
+    kernel, step, gap, pad = (per_dim(v, 2) for v in (kernel_size, stride, dilation, padding))
+    lead = self.shape[:-2]
+    padded = jnp.pad(self, [(0, 0)] * len(lead) + [(p, p) for p in pad])
+    counts = [
+        (n + 2 * p - d * (k - 1) - 1) // s + 1
+        for n, k, s, d, p in zip(self.shape[-2:], kernel, step, gap, pad, strict=True)
+    ]
+
+    def shifted(offset: Sequence[int]) -> Array:
+        start = [o * d for o, d in zip(offset, gap, strict=True)]
+        stop = [b + (c - 1) * s + 1 for b, c, s in zip(start, counts, step, strict=True)]
+        return lax.slice(padded, [0] * len(lead) + start, [*lead, *stop], [1] * len(lead) + list(step))
+
+    columns = jnp.stack([shifted(o) for o in itertools.product(*map(range, kernel))], axis=len(lead))
+    return columns.reshape(*lead[:-1], lead[-1] * kernel[0] * kernel[1], counts[0] * counts[1])
+
+
+@lower("col2im")
+def col2im(
+    self: Array,
+    output_size: Sequence[int],
+    kernel_size: Sequence[int],
+    dilation: Sequence[int],
+    padding: Sequence[int],
+    stride: Sequence[int],
+) -> Array:
+    """The transpose of im2col: overlapping windows add up (`torch.nn.functional.fold`)."""
+    kernel = per_dim(kernel_size, 2)
+    channels = self.shape[-2] // (kernel[0] * kernel[1])
+    columns = widen(self)
+    image = jax.ShapeDtypeStruct((*self.shape[:-2], channels, *per_dim(output_size, 2)), columns.dtype)
+    return jax.linear_transpose(lambda x: im2col(x, kernel, dilation, padding, stride), image)(columns)[0]

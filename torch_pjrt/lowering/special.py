@@ -1,0 +1,107 @@
+"""Special functions: error functions, gamma functions, Bessel functions, logit, and their backward ops."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import jax.numpy as jnp
+from jax import Array, lax
+from jax.scipy import special as scipy_special
+
+from .registry import pointwise
+
+
+@pointwise("logit", floating=True, aside=["eps"])
+def logit(self: Array, eps: float | None = None) -> Array:
+    if eps is not None:
+        self = jnp.minimum(jnp.maximum(self, eps), 1 - eps)
+    return jnp.log(self / (1 - self))
+
+
+@pointwise("logit_backward", aside=["eps"])
+def logit_backward(grad_output: Array, self: Array, eps: float | None = None) -> Array:
+    """Outside [eps, 1 - eps] (without eps: outside [0, 1], where logit is nan) nothing flows back."""
+    grad = grad_output / (self * (1 - self))
+    if eps is None:
+        return jnp.where((self < 0) | (self > 1), jnp.nan, grad)
+    return jnp.where((self < eps) | (self > 1 - eps), 0, grad)
+
+
+@pointwise("sinc", floating=True)
+def sinc(self: Array) -> Array:
+    x = self * math.pi
+    return jnp.where(x == 0, 1, jnp.sin(x) / jnp.where(x == 0, 1, x))
+
+
+@pointwise("digamma", floating=True)
+def digamma(self: Array) -> Array:
+    """At zero, minus the infinity of zero's sign."""
+    return jnp.where(self == 0, jnp.copysign(jnp.inf, -self), lax.digamma(self))
+
+
+@pointwise("polygamma", floating=True, static=["n"])
+def polygamma(n: int, self: Array) -> Array:
+    """(-1)^(n+1) n! zeta(n + 1, x): https://dlmf.nist.gov/25.11.E12."""
+    if n == 0:
+        return digamma(self)
+    zeta = lax.zeta(jnp.full_like(self, n + 1), self)
+    return (-1.0) ** (n + 1) * math.factorial(n) * zeta
+
+
+@pointwise("igamma", floating=True)
+def igamma(self: Array, other: Array) -> Array:
+    return lax.igamma(self, other)
+
+
+@pointwise("igammac", floating=True)
+def igammac(self: Array, other: Array) -> Array:
+    return lax.igammac(self, other)
+
+
+@pointwise("special_zeta", "special_zeta.self_scalar", "special_zeta.other_scalar", floating=True)
+def zeta(self: Array, other: Array) -> Array:
+    return lax.zeta(*jnp.broadcast_arrays(self, other))
+
+
+@pointwise("xlogy.Tensor", "xlogy.Scalar_Self", "xlogy.Scalar_Other", floating=True)
+def xlogy(self: Array, other: Array) -> Array:
+    return _zero_times(self, other, jnp.log(other))
+
+
+@pointwise("special_xlog1py", "special_xlog1py.self_scalar", "special_xlog1py.other_scalar", floating=True)
+def xlog1py(self: Array, other: Array) -> Array:
+    return _zero_times(self, other, jnp.log1p(other))
+
+
+def _zero_times(x: Array, y: Array, log: Array) -> Array:
+    """x * log, where 0 * log is 0 even if the logarithm is infinite; nan where y is."""
+    return jnp.where(jnp.isnan(y), jnp.nan, jnp.where(x == 0, 0, x * log))
+
+
+@pointwise("special_entr", floating=True)
+def entr(self: Array) -> Array:
+    inside = -self * jnp.log(jnp.where(self > 0, self, 1))
+    return jnp.where(jnp.isnan(self), self, jnp.where(self < 0, -jnp.inf, inside))
+
+
+def _special(names: list[str], function: Callable[[Array], Array]) -> None:
+    @pointwise(*names, floating=True)
+    def computed(self: Array) -> Array:
+        return function(self)
+
+
+for _names, _function in (
+    (["erf"], lax.erf),
+    (["erfc"], lax.erfc),
+    (["erfinv"], lax.erf_inv),
+    (["special_erfcx"], scipy_special.erfcx),
+    (["lgamma"], lax.lgamma),
+    (["i0", "special_modified_bessel_i0"], scipy_special.i0),
+    (["special_i0e"], scipy_special.i0e),
+    (["special_i1", "special_modified_bessel_i1"], scipy_special.i1),
+    (["special_i1e"], scipy_special.i1e),
+    (["special_ndtri"], scipy_special.ndtri),
+    (["special_log_ndtr"], scipy_special.log_ndtr),
+):
+    _special(_names, _function)

@@ -1,0 +1,1 @@
+"""PJRT through jaxlib: the only place that touches clients, buffers and executables."""

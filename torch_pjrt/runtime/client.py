@@ -1,0 +1,84 @@
+"""The PJRT client: started on first use of the device, in this process only."""
+
+from __future__ import annotations
+
+import functools
+import os
+import sys
+import weakref
+
+import jax
+
+from .platform import device_count_hint, installed_plugins, missing_platform, platform
+
+_STARTED_IN: int | None = None
+
+
+@functools.cache
+def devices() -> tuple[jax.Device, ...]:
+    """The devices of the platform, in the order of the device indices. Starts the client.
+
+    Raises PlatformError if the platform is unknown or its plugin is missing or does not start.
+    """
+    global _STARTED_IN
+    name = platform()
+    if name not in installed_plugins():
+        raise missing_platform(name, "no such plugin is installed")
+    _confine(name)
+    try:
+        found = tuple(jax.local_devices(backend=name))
+    except RuntimeError as error:
+        raise missing_platform(name, str(error).splitlines()[0]) from error
+    _STARTED_IN = os.getpid()
+    return found
+
+
+def device(index: int) -> jax.Device:
+    """The device with this index."""
+    return devices()[index]
+
+
+def device_count() -> int:
+    """How many devices there are, starting the client only where nothing cheaper can tell."""
+    if _STARTED_IN is None:
+        hint = device_count_hint()
+        if hint is not None:
+            return hint
+    return len(devices())
+
+
+def _confine(name: str) -> None:
+    """Keep JAX from starting (and warning about) plugins that nobody asked for.
+
+    JAX's own settings win: JAX_PLATFORMS, or a backend that the program has already started.
+    """
+    from jax._src import xla_bridge
+
+    if xla_bridge.backends_are_initialized() or os.environ.get("JAX_PLATFORMS"):
+        return
+    jax.config.update("jax_platforms", name if name == "cpu" else f"{name},cpu")
+
+
+def started() -> bool:
+    """Whether this process has a running client."""
+    return os.getpid() == _STARTED_IN and "jax" in sys.modules
+
+
+
+_IN_FLIGHT: list[weakref.ref[jax.Array]] = []
+
+
+def dispatched(results: list[jax.Array]) -> None:
+    """Note that a program was dispatched, by one of its results: they are all made when the program ends."""
+    if results:
+        _IN_FLIGHT.append(weakref.ref(results[-1]))
+    if len(_IN_FLIGHT) > 256:
+        _IN_FLIGHT[:] = [r for r in _IN_FLIGHT if (a := r()) is not None and not a.is_deleted() and not a.is_ready()]
+
+
+def wait() -> None:
+    """Block until every program dispatched so far, on any device, has finished."""
+    while _IN_FLIGHT:
+        array = _IN_FLIGHT.pop()()
+        if array is not None and not array.is_deleted():
+            array.block_until_ready()

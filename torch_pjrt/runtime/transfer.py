@@ -1,0 +1,63 @@
+"""Arrays between the host, the device, and one device and another."""
+
+from __future__ import annotations
+
+import jax
+import numpy as np
+import torch
+
+from ..lowering.dtypes import to_numpy, to_torch
+from .client import device
+from .metrics import METRICS
+
+# Dtypes numpy has no name for go through an integer of their size.
+_CARRIER = {1: (torch.uint8, np.uint8), 2: (torch.int16, np.int16)}
+
+
+def upload(tensor: torch.Tensor, index: int) -> jax.Array:
+    """A contiguous CPU tensor's content on device `index`, independent of the tensor from now on."""
+    dtype = to_numpy(tensor.dtype)
+    array = np.empty(tuple(tensor.shape), dtype)
+    host_view(array).copy_(tensor.detach())
+    METRICS.bytes_to_device += array.nbytes
+    with jax.enable_x64(True):
+        # `array` is ours alone, so the runtime may keep it instead of copying it once more.
+        placed: jax.Array = jax.device_put(array, device(index))
+    return placed
+
+
+def download(array: jax.Array) -> torch.Tensor:
+    """A device array's content as a CPU tensor. It may share the array's memory: copy from it, don't keep it."""
+    host = np.asarray(array)
+    METRICS.bytes_to_host += host.nbytes
+    if not host.flags.writeable:
+        host = _writeable(host)
+    return host_view(host)
+
+
+def host_view(array: np.ndarray) -> torch.Tensor:
+    """A torch tensor over a numpy array's memory, also for the dtypes that only ml_dtypes has."""
+    dtype = to_torch(array.dtype)
+    if array.dtype.type.__module__ == "numpy":
+        return torch.from_numpy(array)
+    carrier, numpy_carrier = _CARRIER[dtype.itemsize]
+    return torch.from_numpy(array.view(numpy_carrier)).view(dtype) if carrier else torch.from_numpy(array)
+
+
+def transfer(array: jax.Array, index: int) -> jax.Array:
+    """The array on another device of the platform."""
+    moved: jax.Array = jax.device_put(array, device(index))
+    return moved
+
+
+def _writeable(host: np.ndarray) -> np.ndarray:
+    # torch.from_numpy warns of read-only memory though it is only read from here. An array over the same memory
+    # that claims to be writeable avoids both the warning and a copy.
+    class Borrowed:
+        __array_interface__ = host.__array_interface__ | {"data": (host.__array_interface__["data"][0], False)}
+
+    if host.dtype.type.__module__ != "numpy" or host.size == 0:
+        return host.copy()
+    view = np.asarray(Borrowed())
+    view.flags.writeable = True
+    return view
