@@ -36,7 +36,7 @@ setup(
             sources=sorted(glob("torch_pjrt/csrc/*.cpp")),
             depends=sorted(glob("torch_pjrt/csrc/*.h")),
             # C++20: torch's own headers use it from 2.13 on. Hidden: no symbol of ours may meet another extension's.
-            extra_compile_args=["-O2", "-std=c++20", "-fvisibility=hidden", "-Wall"],
+            extra_compile_args=["-O2", "-std=c++20", "-fvisibility=hidden", "-Wall", "-g0"],
         )
     ],
     cmdclass={"build_ext": Build.with_options(use_ninja=True)},

@@ -6,7 +6,7 @@ import statistics
 from contextlib import ExitStack
 
 from .process import Backend, Worker, WorkerError, number
-from .report import Verdict, paired_ratio, save, table, verdicts
+from .report import Verdict, paired_ratio, save, table, turns, verdicts
 
 CASES = {
     "add": "a + b, 4 x 4",
@@ -23,8 +23,8 @@ def run(backends: list[Backend], rounds: int) -> None:
     with ExitStack() as stack:
         workers = start(stack, [b for b in backends if b.trains_with == "train_torch"])
         for case in CASES:
-            for _ in range(rounds):
-                for worker in workers:
+            for order in turns(workers, rounds):
+                for worker in order:
                     times[case].setdefault(worker.backend.name, []).append(number(worker.ask(f"{case} {OPS}"), "us"))
     names = [worker.backend.name for worker in workers]
     medians = {case: {name: statistics.median(times[case][name]) for name in names} for case in CASES}

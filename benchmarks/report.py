@@ -7,10 +7,13 @@ import json
 import os
 import platform
 import statistics
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import TypeVar
+
+T = TypeVar("T")
 
 RESULTS = Path(__file__).resolve().parent / "results.json"
 
@@ -43,6 +46,13 @@ def verdicts(found: Sequence[Verdict]) -> None:
         print()
     for verdict in found:
         print(verdict.line())
+
+
+def turns(of: Sequence[T], rounds: int) -> Iterator[list[T]]:
+    """The order of each round: another one goes first each time, so that no one is always behind a busy neighbour."""
+    for done in range(rounds):
+        first = done % max(len(of), 1)
+        yield [*of[first:], *of[:first]]
 
 
 def paired_ratio(ours: Sequence[float], theirs: Sequence[float]) -> float:

@@ -13,7 +13,7 @@ from tempfile import TemporaryDirectory
 
 from .models import MODELS
 from .process import ROOT, Backend, Worker, WorkerError, number
-from .report import Verdict, paired_ratio, save, table, verdicts
+from .report import Verdict, paired_ratio, save, table, turns, verdicts
 
 STEPS = {"mlp": 10, "resnet": 2, "gpt": 2}  # per block; a block is about a second on 2 cores
 LOSS_TOLERANCE = {"mlp": 1e-4, "resnet": 1e-2, "gpt": 1e-4}  # BatchNorm over 32 images magnifies rounding in 3 steps
@@ -71,9 +71,9 @@ def measure(model: str, weights: Path, backends: list[Backend], rounds: int) -> 
                 continue
             workers.append(worker)
             figures[backend.name] = Figures([float(x) for x in reply["losses"]], number(reply, "first_step_s"))  # type: ignore[attr-defined]
-        for done in range(rounds):
+        for done, order in enumerate(turns(workers, rounds)):
             show_progress(f"{model}: round {done + 1} of {rounds}")
-            for worker in workers:
+            for worker in order:
                 figures[worker.backend.name].ms.append(number(worker.ask(f"steps {STEPS[model]}"), "ms"))
         if not rounds:
             for worker in workers:

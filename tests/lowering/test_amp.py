@@ -15,9 +15,7 @@ INF = float("inf")
 @pytest.mark.parametrize("found", [0.0, 1.0])
 def test_unscale_divides_by_the_scale_and_reports_infinities(bad: float, found: float) -> None:
     grads = [torch.randn(3, 2), torch.tensor([1.0, bad]), torch.randn(4).half()]
-    check(
-        aten._amp_foreach_non_finite_check_and_unscale_.default, grads, torch.tensor([found]), torch.tensor([0.25])
-    )
+    check(aten._amp_foreach_non_finite_check_and_unscale_.default, grads, torch.tensor([found]), torch.tensor([0.25]))
 
 
 @pytest.mark.parametrize("found", [0.0, 1.0])

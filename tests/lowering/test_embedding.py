@@ -58,9 +58,8 @@ def test_embedding_bag_weighs_its_samples() -> None:
     _bag_agrees(TABLE, FLAT, torch.tensor([0, 3]), False, 0, False, weights, False, -1)
     grad, offset2bag = torch.randn(2, 3), torch.tensor([0, 0, 0, 1, 1, 1, 1])
     offsets = torch.tensor([0, 3])
-    check(
-        aten._embedding_bag_per_sample_weights_backward.default, grad, TABLE, FLAT, offsets, offset2bag, 0, padding_idx=4
-    )
+    op = aten._embedding_bag_per_sample_weights_backward.default
+    check(op, grad, TABLE, FLAT, offsets, offset2bag, 0, padding_idx=4)
 
 
 def test_embedding_bag_scales_gradients_by_frequency() -> None:

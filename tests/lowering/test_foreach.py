@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from typing import Any
 
+import jax
 import pytest
 import torch
 
 from torch_pjrt.lowering import find
+from torch_pjrt.lowering.apply import flatten
 from torch_pjrt.lowering.foreach import derived
 
-from .check import check
+from .check import check, to_jax
 
 aten = torch.ops.aten
 SELF = [torch.rand(2, 3) + 0.5, torch.rand(4) + 0.5, torch.tensor(1.5)]
@@ -96,6 +98,19 @@ def test_copy_casts_and_broadcasts_and_zero_clears() -> None:
 def test_in_place_keeps_the_dtype_of_self() -> None:
     check(aten._foreach_add_.List, HALF, OTHER)
     check(aten._foreach_mul_.ScalarList, HALF, [0.3, 0.3, 0.3])
+
+
+def test_numbers_that_arrive_at_run_time_promote_like_numbers() -> None:
+    """The recorder passes float scalars as weakly typed arrays: no new executable, and no wider dtype."""
+
+    def run(arrays: list[jax.Array], numbers: list[Any]) -> list[jax.Array]:
+        return flatten(find(aten._foreach_mul_.ScalarList).fn(arrays, numbers))  # type: ignore[union-attr]
+
+    with jax.enable_x64(True):
+        whole = [torch.tensor([1, 2]), torch.tensor([0.5]).bfloat16(), torch.tensor([0.5])]
+        results = jax.jit(run)([to_jax(t) for t in whole], [2.0, 3.0, 4.0])
+    assert [r.tolist() for r in results] == [[2.0, 4.0], [1.5], [2.0]]
+    assert [str(r.dtype) for r in results] == ["float32", "float32", "float32"]  # apply casts each to self's dtype
 
 
 def _foreach_overloads() -> list[Any]:

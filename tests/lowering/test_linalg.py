@@ -92,10 +92,8 @@ def test_a_singular_matrix_has_no_determinant_and_an_info() -> None:
 @pytest.mark.parametrize("flag", [False, True])
 def test_triangular_solves_agree(upper: bool, flag: bool, dtype: torch.dtype) -> None:
     a, close = _well(2, 3, 3, dtype=dtype), _close(dtype)
-    check(
-        aten.linalg_solve_triangular.default, a, torch.randn(3, 2, dtype=dtype), upper=upper, unitriangular=flag, **close
-    )
-    right = torch.randn(2, 4, 3, dtype=dtype)
+    b, right = torch.randn(3, 2, dtype=dtype), torch.randn(2, 4, 3, dtype=dtype)
+    check(aten.linalg_solve_triangular.default, a, b, upper=upper, unitriangular=flag, **close)
     check(aten.linalg_solve_triangular.default, a, right, upper=upper, left=False, unitriangular=flag, **close)
     check(aten.triangular_solve.default, torch.randn(3, 2, dtype=dtype), a, upper, not flag, flag, **close)
 

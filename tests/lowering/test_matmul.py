@@ -85,7 +85,8 @@ def test_linear_takes_any_leading_dimensions(dtype: torch.dtype) -> None:
 def test_linear_backward_is_autograd_of_linear(mask: list[bool]) -> None:
     x, w, b, g = rand(2, 3, 4), rand(5, 4), rand(5), rand(2, 3, 5)
     leaves = [t.requires_grad_() for t in (x, w, b)]
-    want = [t for t, m in zip(torch.autograd.grad(torch.nn.functional.linear(x, w, b), leaves, g), mask) if m]
+    every = torch.autograd.grad(torch.nn.functional.linear(x, w, b), leaves, g)
+    want = [t for t, m in zip(every, mask, strict=True) if m]
     args = [to_jax(x), to_jax(g), to_jax(w), mask]
     got = apply(aten.linear_backward.default, args, {}, [Spec(tuple(t.shape), t.dtype) for t in want])
     for g_, w_ in zip(got, want, strict=True):

@@ -16,9 +16,7 @@ def test_layer_norm_and_its_gradient_agree_with_cpu(shape: list[int], affine: bo
     check(aten.native_layer_norm.default, x, shape, w, b, 1e-5, **CLOSE)
     _, mean, rstd = aten.native_layer_norm(x, shape, w, b, 1e-5)
     mask = [True, affine, affine]
-    check(
-        aten.native_layer_norm_backward.default, torch.randn(4, 3, 5), x, shape, mean, rstd, w, b, mask, **CLOSE
-    )
+    check(aten.native_layer_norm_backward.default, torch.randn(4, 3, 5), x, shape, mean, rstd, w, b, mask, **CLOSE)
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16, torch.float16])

@@ -14,7 +14,7 @@ REPEATED = torch.tensor([[0, 2, 0, 1], [2, 2, 2, 0]])
 SRC = torch.randn(3, 5)
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.int64, torch.bool, torch.complex64])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.int64, torch.bool, torch.complex64])
 def test_scatter_writes_a_smaller_index(dtype: torch.dtype) -> None:
     x, src = (X * 4).to(dtype), (SRC * 4).to(dtype)
     check(aten.scatter.src, x, -1, UNIQUE, src)

@@ -17,6 +17,8 @@ from torch_pjrt.lowering.view import Layout, ViewPlan, plan, read, write
 from .check import to_cpu, to_jax
 
 View = Callable[[torch.Tensor], torch.Tensor]
+# Every case is a program of its own, run once: time goes into compiling.
+QUICKLY = {"xla_backend_optimization_level": 0, "xla_llvm_disable_expensive_passes": True}
 
 
 def layout(t: torch.Tensor) -> Layout:
@@ -24,7 +26,7 @@ def layout(t: torch.Tensor) -> Layout:
 
 
 def base_of(*sizes: int, order: tuple[int, ...] | None = None, dtype: torch.dtype = torch.float32) -> torch.Tensor:
-    """A dense tensor of distinct values (if the dtype has as many); `order`: its dimensions, outermost in memory first."""
+    """A dense tensor of distinct values where the dtype has them; `order`: dimensions, outermost in memory first."""
     order = order or tuple(range(len(sizes)))
     t = torch.arange(1, prod(sizes) + 1).reshape([sizes[d] for d in order])
     t = (t % 3 == 0) if dtype == torch.bool else (t + 0.5j * t).to(dtype) if dtype.is_complex else t.to(dtype)
@@ -46,18 +48,14 @@ def check(base: torch.Tensor, view: torch.Tensor, *, writable: bool = True) -> V
     with jax.enable_x64(True):
 
         def run(x: jax.Array, v: jax.Array, starts: list[jax.Array]) -> list[list[jax.Array]]:
-            return [
-                [read(x, found.structure, s), write(x, found.structure, s, v)] for s in (found.starts, starts)
-            ]
+            return [[read(x, found.structure, s), write(x, found.structure, s, v)] for s in (found.starts, starts)]
 
         starts = [jnp.int32(s) for s in found.starts]
-        results = jax.jit(run)(to_jax(base), to_jax(value), starts)
+        results = jax.jit(run, compiler_options=QUICKLY)(to_jax(base), to_jax(value), starts)
         for got_view, got_base in results:
             torch.testing.assert_close(to_cpu(got_view), view.contiguous(), rtol=0, atol=0, equal_nan=True)
             if writable:
-                torch.testing.assert_close(
-                    to_cpu(got_base), after, rtol=0, atol=0, equal_nan=True, check_stride=False
-                )
+                torch.testing.assert_close(to_cpu(got_base), after, rtol=0, atol=0, equal_nan=True, check_stride=False)
     return found
 
 
@@ -206,14 +204,17 @@ DTYPES = [torch.bool, torch.uint8, torch.int16, torch.bfloat16, torch.int32, tor
 
 @pytest.mark.parametrize("source", [*DTYPES, torch.complex64, torch.complex128])
 @pytest.mark.parametrize("target", [torch.uint8, torch.int16, torch.float32, torch.int64, torch.complex64])
-@pytest.mark.parametrize("sizes", [(3, 16), (16,)])
-def test_view_dtype_reads_and_writes_the_bits(
-    source: torch.dtype, target: torch.dtype, sizes: tuple[int, ...]
-) -> None:
-    base = base_of(*sizes, dtype=source)
-    view = base.view(target)
-    check(base, view)
-    check(base, view[..., 1:])
+def test_view_dtype_reads_and_writes_the_bits(source: torch.dtype, target: torch.dtype) -> None:
+    base = base_of(3, 16, dtype=source)
+    check(base, base.view(target)[..., 1:])
+
+
+@pytest.mark.parametrize("sizes", [(16,), ()])
+def test_view_dtype_of_few_dimensions_reads_and_writes_the_bits(sizes: tuple[int, ...]) -> None:
+    base = base_of(*sizes, dtype=torch.float32)
+    check(base, base.view(torch.int32))
+    if sizes:
+        check(base, base.view(torch.float64))
 
 
 def test_a_bool_view_of_bytes_leaves_the_other_bytes_alone() -> None:
@@ -308,14 +309,14 @@ def based_views(draw: st.DrawFn) -> tuple[torch.Tensor, torch.Tensor, bool]:
     return base, view, touched.unique().numel() == touched.numel()
 
 
-@settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.too_slow], derandomize=True)
+@settings(max_examples=80, deadline=None, suppress_health_check=[HealthCheck.too_slow], derandomize=True)
 @given(based_views())
 def test_random_chains_of_views_read_and_write_as_on_cpu(case: tuple[torch.Tensor, torch.Tensor, bool]) -> None:
     base, view, writable = case
     check(base, view, writable=writable)
 
 
-@settings(max_examples=100, deadline=None, derandomize=True)
+@settings(max_examples=40, deadline=None, derandomize=True)
 @given(st.data())
 def test_random_strides_read_as_on_cpu(data: st.DataObject) -> None:
     base = base_of(*data.draw(st.sampled_from([(24,), (4, 6), (2, 3, 4), (5, 5)])))

@@ -17,7 +17,7 @@ namespace {
 // The recorded copy_: casts, broadcasts and writes through views.
 void record_copy(at::Tensor& self, const at::Tensor& src) {
   static auto op = c10::Dispatcher::singleton().findSchemaOrThrow("torch_pjrt::copy_", "");
-  torch::jit::Stack stack{self, src};
+  torch::jit::Stack stack{self, src, false};
   op.callBoxed(stack);
 }
 
@@ -71,6 +71,18 @@ const Layout* contiguous_layout(const at::Tensor& like) {
   return intern(like.scalar_type(), plain, strides);
 }
 
+// A batch begins a step (modes.h).
+void cut_before_batch(c10::DeviceIndex device, size_t nbytes) {
+  if (nbytes < kMinBatchBytes || settings().mode.load() != EagerMode::kFused)
+    return;
+  {
+    StateLock lock;
+    if (current_trace(device).nodes.size() < kMinStepNodes)
+      return;
+  }
+  flush(device);
+}
+
 void copy_from_host(at::Tensor& self, const at::Tensor& src) {
   auto device = self.device().index();
   // The cast happens on the side with fewer bytes to send.
@@ -78,6 +90,7 @@ void copy_from_host(at::Tensor& self, const at::Tensor& src) {
   auto host = (cast_first ? src.to(self.scalar_type()) : src).resolve_conj().resolve_neg();
   host = host.expand(self.sizes()).contiguous();
   const Layout* layout = contiguous_layout(host);
+  cut_before_batch(device, layout->nbytes());
   ValuePtr value;
   {
     py::gil_scoped_acquire gil;
@@ -195,7 +208,7 @@ at::Scalar local_scalar_dense(const at::Tensor& self) {
 }
 
 TORCH_LIBRARY(torch_pjrt, m) {
-  m.def("copy_(Tensor(a!) self, Tensor src) -> Tensor(a!)");
+  m.def("copy_(Tensor(a!) self, Tensor src, bool non_blocking=False) -> Tensor(a!)");
 }
 
 TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {

@@ -11,8 +11,15 @@ enum class EagerMode : int { kStrict = 0, kAsync = 1, kFused = 2 };
 struct Settings {
   std::atomic<EagerMode> mode{EagerMode::kFused};
   // A fused trace is cut when it has this many nodes.
-  std::atomic<int64_t> max_trace_nodes{8192};
+  std::atomic<int64_t> max_trace_nodes{4096};
 };
+
+// A loop without a synchronization is cut after whole turns of it, once they make this many nodes.
+constexpr size_t kMinLoopNodes = 256;
+// Data that arrives from the host (a batch) begins a new step: the trace is cut if it has this many nodes and the data
+// this many bytes. Smaller uploads are constants in the middle of a step.
+constexpr size_t kMinStepNodes = 16;
+constexpr size_t kMinBatchBytes = 1024;
 Settings& settings();
 
 struct Counters {

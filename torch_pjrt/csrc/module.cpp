@@ -63,6 +63,7 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
     set_current_device(static_cast<c10::DeviceIndex>(index));
   });
   m.def("flush", [](int device) { flush(static_cast<c10::DeviceIndex>(device)); });
+  m.def("flush_all", &flush_all);
   m.def("synchronize", [](int device) { synchronize_device(static_cast<c10::DeviceIndex>(device)); });
   m.def("pending_nodes", [](int device) {
     StateLock lock;

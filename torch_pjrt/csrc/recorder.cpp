@@ -376,12 +376,14 @@ py::object python_layout(const Layout* l, int64_t offset) {
       offset);
 }
 
-struct MissingPlan {
+// What kept a tensor from being referred to: a plan to work out, or a value whose flush failed.
+struct Obstacle {
   const Layout* base = nullptr;
   const Layout* view = nullptr;
   int64_t offset = 0;
+  ValuePtr failed;
 };
-thread_local MissingPlan missing;
+thread_local Obstacle obstacle;
 
 // The value under the tensor, as its storage has it; for an unwritten storage the layout it would have.
 const Layout* base_layout(const c10::TensorImpl& t, const Layout* layout, const Value* value) {
@@ -394,6 +396,18 @@ const Layout* base_layout(const c10::TensorImpl& t, const Layout* layout, const 
   return intern(layout->dtype, {n}, {1});
 }
 
+void set_plan(Trace& trace, Operand* o, const Plan& plan) {
+  if (plan.structure == nullptr)
+    return;
+  o->structure = plan.structure;
+  o->start_count = static_cast<uint16_t>(plan.starts.size());
+  // Where a view of a materialized value starts is data: sliding a window over it compiles nothing.
+  o->run_time_starts = o->kind == Operand::Kind::kInput && o->start_count > 0;
+  auto& pool = o->run_time_starts ? trace.ints : trace.starts;
+  o->first_start = static_cast<uint32_t>(pool.size());
+  pool.insert(pool.end(), plan.starts.begin(), plan.starts.end());
+}
+
 bool set_view(Trace& trace, Operand* o, const c10::TensorImpl& t, const Layout* layout) {
   o->view = layout;
   int64_t offset = t.storage_offset();
@@ -401,18 +415,10 @@ bool set_view(Trace& trace, Operand* o, const c10::TensorImpl& t, const Layout* 
     return true;
   const Plan* plan = nullptr;
   if (!find_plan(o->base, layout, offset, &plan)) {
-    missing = {o->base, layout, offset};
+    obstacle = {o->base, layout, offset, nullptr};
     return false;
   }
-  if (plan->structure == nullptr)
-    return true;
-  o->structure = plan->structure;
-  o->start_count = static_cast<uint16_t>(plan->starts.size());
-  // Where a view of a materialized value starts is data: sliding a window over it compiles nothing.
-  o->run_time_starts = o->kind == Operand::Kind::kInput && o->start_count > 0;
-  auto& pool = o->run_time_starts ? trace.ints : trace.starts;
-  o->first_start = static_cast<uint32_t>(pool.size());
-  pool.insert(pool.end(), plan->starts.begin(), plan->starts.end());
+  set_plan(trace, o, *plan);
   return true;
 }
 
@@ -443,6 +449,10 @@ void work_out_plan(const Layout* base, const Layout* view, int64_t offset) {
 
 bool refer_to_tensor(Trace& trace, const c10::TensorImpl& t, const Layout* layout, Operand* operand) {
   const auto& cell = cell_of(t);
+  if (cell.value && cell.value->failure) {
+    obstacle = {nullptr, nullptr, 0, cell.value};
+    return false;
+  }
   if (cell.value) {
     *operand = trace.refer(cell.value);
   } else {
@@ -450,6 +460,12 @@ bool refer_to_tensor(Trace& trace, const c10::TensorImpl& t, const Layout* layou
     operand->base = base_layout(t, layout, nullptr);
   }
   return set_view(trace, operand, t, layout);
+}
+
+void remove_obstacle() {
+  if (ValuePtr failed = std::move(obstacle.failed))
+    throw_failure(*failed);
+  work_out_plan(obstacle.base, obstacle.view, obstacle.offset);
 }
 
 void after_append(c10::DeviceIndex device, uint64_t prefix, bool known) {
@@ -460,7 +476,10 @@ void after_append(c10::DeviceIndex device, uint64_t prefix, bool known) {
   bool cut = mode != EagerMode::kFused;
   if (!cut) {
     StateLock lock;
-    cut = static_cast<int64_t>(current_trace(device).nodes.size()) >= settings().max_trace_nodes.load();
+    const auto& trace = current_trace(device);
+    size_t n = trace.nodes.size();
+    cut = static_cast<int64_t>(n) >= settings().max_trace_nodes.load(std::memory_order_relaxed) ||
+        (n >= kMinLoopNodes && trace.is_whole_loops());
   }
   if (!cut)
     return;
@@ -481,25 +500,37 @@ ValuePtr record_resize(const ValuePtr& value, size_t nbytes) {
       nbytes,
       " bytes: not a multiple of the element size ",
       size);
+  if (value->failure)
+    throw_failure(*value);
   ValuePtr made;
   uint64_t prefix = 0;
   bool known = false;
-  {
-    StateLock lock;
-    auto& trace = current_trace(value->device);
-    TraceNode n{};
-    n.kind = TraceNode::Kind::kResize;
-    n.first_operand = static_cast<uint32_t>(trace.operands.size());
-    n.first_out = static_cast<uint32_t>(trace.outs.size());
-    auto operand = trace.refer(value);
-    // The content in memory order, which is what a storage is.
-    operand.view = value->layout;
-    trace.operands.push_back(operand);
-    made = trace.promise(intern(value->layout->dtype, {static_cast<int64_t>(nbytes / size)}, {1}));
-    trace.outs.push_back(made);
-    trace.append(n);
-    prefix = trace.nodes.back().prefix;
-    known = knows_source(prefix);
+  while (!made) {
+    const Layout* flat = nullptr; // the content in memory order, which is what a storage is
+    {
+      StateLock lock;
+      auto& trace = current_trace(value->device);
+      TraceNode n{};
+      n.kind = TraceNode::Kind::kResize;
+      n.first_operand = static_cast<uint32_t>(trace.operands.size());
+      n.first_out = static_cast<uint32_t>(trace.outs.size());
+      n.first_int = static_cast<uint32_t>(trace.ints.size());
+      flat = intern(value->layout->dtype, {value->layout->numel}, {1});
+      const Plan* plan = nullptr;
+      if (find_plan(value->layout, flat, 0, &plan)) {
+        auto operand = trace.refer(value);
+        operand.view = flat;
+        set_plan(trace, &operand, *plan);
+        trace.operands.push_back(operand);
+        made = trace.promise(intern(value->layout->dtype, {static_cast<int64_t>(nbytes / size)}, {1}));
+        trace.outs.push_back(made);
+        trace.append(n);
+        prefix = trace.nodes.back().prefix;
+        known = knows_source(prefix);
+      }
+    }
+    if (!made)
+      work_out_plan(value->layout, flat, 0);
   }
   after_append(value->device, prefix, known);
   return made;
@@ -769,7 +800,7 @@ void Recorder::record(const c10::OperatorHandle& op, Stack* stack) {
     if (lacks == Missing::kEntry)
       infer(*info_, *stack, call);
     else if (lacks == Missing::kPlan)
-      work_out_plan(missing.base, missing.view, missing.offset);
+      remove_obstacle();
     else
       resize_outs(call, *entry);
   }

@@ -61,8 +61,11 @@ bool find_plan(const Layout* base, const Layout* view, int64_t offset, const Pla
 void work_out_plan(const Layout* base, const Layout* view, int64_t offset);
 
 // The trace's reference to a tensor's content, through a view if the tensor is not the whole value.
-// Needs the state lock; false if a plan must be worked out first (then `base` says from what).
+// Needs the state lock; false if `remove_obstacle` must be called first, without it.
 bool refer_to_tensor(Trace& trace, const c10::TensorImpl& tensor, const Layout* layout, Operand* operand);
+
+// Works out the plan that was missing, or raises the error of the flush that failed to make the tensor's value.
+void remove_obstacle();
 
 // What follows an append: the source line if the trace is a new one, then the eager mode's cut.
 void after_append(c10::DeviceIndex device, uint64_t prefix, bool known);

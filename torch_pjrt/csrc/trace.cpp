@@ -31,9 +31,13 @@ std::unique_ptr<Trace> fresh_trace(c10::DeviceIndex device) {
   return t;
 }
 
-std::unique_ptr<Trace>& slot(c10::DeviceIndex device) {
+std::array<std::unique_ptr<Trace>, 128>& slots() {
   static auto* traces = new std::array<std::unique_ptr<Trace>, 128>;
-  auto& t = traces->at(static_cast<size_t>(device));
+  return *traces;
+}
+
+std::unique_ptr<Trace>& slot(c10::DeviceIndex device) {
+  auto& t = slots().at(static_cast<size_t>(device));
   if (t == nullptr)
     t = fresh_trace(device);
   return t;
@@ -285,6 +289,20 @@ void Trace::append(TraceNode n) {
   }
   n.prefix = hash.a;
   nodes.push_back(n);
+  uint32_t border = borders.empty() ? 0 : borders.back();
+  if (nodes.size() > 1) {
+    while (border > 0 && nodes[border].entry != n.entry)
+      border = borders[border - 1];
+    if (nodes[border].entry == n.entry)
+      ++border;
+  }
+  borders.push_back(border);
+}
+
+bool Trace::is_whole_loops() const {
+  size_t n = nodes.size();
+  size_t turn = n - borders.back();
+  return turn < n && n % turn == 0;
 }
 
 Trace& current_trace(c10::DeviceIndex device) {
@@ -306,6 +324,18 @@ void flush(c10::DeviceIndex device) {
     t->outs.reserve(cut->outs.size());
   }
   run_trace(std::move(cut));
+}
+
+void flush_all() {
+  c10::SmallVector<c10::DeviceIndex, 4> pending;
+  {
+    StateLock lock;
+    for (size_t d = 0; d < 128; ++d)
+      if (const auto& t = slots().at(d); t != nullptr && !t->nodes.empty())
+        pending.push_back(static_cast<c10::DeviceIndex>(d));
+  }
+  for (auto d : pending)
+    flush(d);
 }
 
 PyObject* array_of(const ValuePtr& value, const char* cause) {

@@ -66,6 +66,9 @@ struct Trace {
   std::vector<double> floats; // run-time
   std::vector<int64_t> ints; // run-time
   std::vector<uint32_t> keys; // run-time, four a key
+  // Knuth-Morris-Pratt failure function over the nodes: borders[i] is the length of the longest proper prefix of the
+  // first i + 1 nodes that is also their suffix.
+  std::vector<uint32_t> borders;
 
   // Refers to a value from a node, registering it as an input of the trace if it isn't made here.
   Operand refer(const ValuePtr& value);
@@ -73,6 +76,8 @@ struct Trace {
   ValuePtr promise(const Layout* layout);
   // Appends the node whose operands and outs were pushed since `first_operand` and `first_out`.
   void append(TraceNode node);
+  // Whether the trace is, from its first node on, whole turns of one loop: two or more, of the same ops.
+  bool is_whole_loops() const;
 };
 
 // The trace being recorded on `device`. Needs the state lock.
@@ -81,6 +86,9 @@ Trace& current_trace(c10::DeviceIndex device);
 // Cuts, compiles if need be, and runs the device's trace; a no-op if it is empty. Throws what the run raised, and
 // then every value it should have made fails with that same exception. Must not be called with the state lock.
 void flush(c10::DeviceIndex device);
+
+// Flushes every device that has something pending.
+void flush_all();
 
 // The array of `value`, flushing if it is pending (counted as a host sync of that cause if `cause` is given).
 // A borrowed reference, valid while `value` is. Needs the GIL. Throws the original error of a failed flush.

@@ -219,13 +219,13 @@ class _Evaluation:
     def _evaluate(self, node: Node) -> list[jax.Array | None]:
         if node.kind == "op":
             return self._call(node)
-        base = self._whole(node.operands[0])
         if node.kind == "update":
-            o = node.operands[0]
-            return [view.write(base, o.structure, self._starts(o), self._read(node.operands[1]))]
+            o, content = node.operands
+            return [view.write(self._whole(o), node.structure, self._starts(o), self._read(content))]
         (out,) = node.outs
         assert out is not None
-        return [view.resize(base, node.operands[0].structure, out.shape[0])]
+        flat = self._read(node.operands[0])[: out.shape[0]]
+        return [jnp.pad(flat, (0, out.shape[0] - flat.shape[0]))]
 
     def _call(self, node: Node) -> list[jax.Array | None]:
         call = node.call

@@ -50,9 +50,7 @@ def leaky_relu(self: Array, negative_slope: Array | float = 0.01) -> Array:
 
 
 @pointwise("leaky_relu_backward", static=("self_is_result",))
-def leaky_relu_backward(
-    grad_output: Array, self: Array, negative_slope: Array | float, self_is_result: bool
-) -> Array:
+def leaky_relu_backward(grad_output: Array, self: Array, negative_slope: Array | float, self_is_result: bool) -> Array:
     # A positive slope keeps the sign, so the result serves as well as the input.
     return jnp.where(self > 0, grad_output, grad_output * negative_slope)
 
@@ -69,9 +67,7 @@ def prelu_kernel_backward(grad_output: Array, self: Array, weight: Array) -> tup
 
 
 @pointwise("elu")
-def elu(
-    self: Array, alpha: Array | float = 1, scale: Array | float = 1, input_scale: Array | float = 1
-) -> Array:
+def elu(self: Array, alpha: Array | float = 1, scale: Array | float = 1, input_scale: Array | float = 1) -> Array:
     return jnp.where(self > 0, self * scale, jnp.expm1(self * input_scale) * (alpha * scale))
 
 

@@ -45,11 +45,11 @@ def repeat(self: Array, repeats: Sequence[int]) -> Array:
 
 
 @lower("repeat_interleave.self_int")
-def repeat_interleave_int(self: Array, repeats: int, dim: int | None = None, *, output_size: int | None = None) -> Array:
+def repeat_interleave_int(
+    self: Array, repeats: int, dim: int | None = None, *, output_size: int | None = None
+) -> Array:
     x, axis = (self.reshape(-1), 0) if dim is None else (self, dim % self.ndim)
-    wide = jnp.broadcast_to(
-        lax.expand_dims(x, [axis + 1]), (*x.shape[: axis + 1], repeats, *x.shape[axis + 1 :])
-    )
+    wide = jnp.broadcast_to(lax.expand_dims(x, [axis + 1]), (*x.shape[: axis + 1], repeats, *x.shape[axis + 1 :]))
     return wide.reshape(*x.shape[:axis], x.shape[axis] * repeats, *x.shape[axis + 1 :])
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import jax.numpy as jnp
 import numpy as np
+import torch
 from jax import Array, lax
 
 from .dtypes import promote, to_numpy
@@ -36,10 +37,16 @@ def div(self: Array, other: Array) -> Array:
     return self / other
 
 
-@lower("div.Tensor_mode", "div.Scalar_mode")
+@pointwise("div.Tensor_mode", "div.Scalar_mode", aside=["rounding_mode"])
 def div_mode(self: Array, other: Array, *, rounding_mode: str | None) -> Array:
-    by_mode = {None: div, "floor": floor_divide, "trunc": trunc_divide}
-    return by_mode[rounding_mode](self, other)
+    if rounding_mode == "floor":
+        return floor_divide(self, other)
+    if jnp.issubdtype(self.dtype, jnp.inexact):
+        return self / other if rounding_mode is None else jnp.trunc(self / other)
+    if rounding_mode is None:
+        default = to_numpy(torch.get_default_dtype())
+        return self.astype(default) / other.astype(default)
+    return lax.div(*jnp.broadcast_arrays(self, other))
 
 
 @pointwise("floor_divide", "floor_divide.Scalar")
@@ -54,12 +61,6 @@ def floor_divide(self: Array, other: Array) -> Array:
     floor = jnp.where(quotient - floor > 0.5, floor + 1, floor)
     floor = jnp.where(quotient == 0, jnp.copysign(0, self / other), floor)
     return jnp.where(other == 0, self / other, floor)
-
-
-@pointwise()
-def trunc_divide(self: Array, other: Array) -> Array:
-    quotient = lax.div(*jnp.broadcast_arrays(self, other))
-    return jnp.trunc(quotient) if jnp.issubdtype(quotient.dtype, jnp.floating) else quotient
 
 
 @pointwise("remainder.Tensor", "remainder.Scalar", "remainder.Scalar_Tensor")
@@ -85,8 +86,8 @@ def pow_scalar(self: Array, exponent: int | float | complex) -> Array:
         return jnp.sqrt(x)
     if exponent == -0.5:
         return lax.rsqrt(x)
-    if not isinstance(exponent, complex) and exponent == int(exponent) and abs(exponent) <= _UNROLLED_EXPONENT:
-        return lax.integer_pow(x, int(exponent))
+    if exponent in range(-_UNROLLED_EXPONENT, _UNROLLED_EXPONENT + 1):
+        return lax.integer_pow(x, int(exponent.real))
     return jnp.power(x, jnp.asarray(exponent, x.dtype))
 
 

@@ -33,7 +33,7 @@ def convolution(
     output_padding: Sequence[int],
     groups: int,
 ) -> Array:
-    """input (N, C_in, *spatial), weight (C_out, C_in/groups, *kernel), or (C_in, C_out/groups, *kernel) if transposed."""
+    """input (N, C_in, *spatial), weight (C_out, C_in/groups, *kernel) or, transposed, (C_in, C_out/groups, *kernel)."""
     window = _window(input.ndim - 2, stride, padding, dilation, groups)
     if transposed:
         out = _input_gradient(window, input, weight, _transposed_shape(window, input, weight, output_padding))
@@ -99,9 +99,7 @@ class _Window:
     groups: int
 
 
-def _window(
-    dims: int, stride: Sequence[int], padding: Sequence[int], dilation: Sequence[int], groups: int
-) -> _Window:
+def _window(dims: int, stride: Sequence[int], padding: Sequence[int], dilation: Sequence[int], groups: int) -> _Window:
     return _Window(per_dim(stride, dims), per_dim(padding, dims), per_dim(dilation, dims), groups)
 
 

@@ -89,15 +89,15 @@ def arange(end: int | float, *, dtype: torch.dtype | None = None, **factory: Lay
 def arange_start(
     start: int | float, end: int | float, step: int | float = 1, *, dtype: torch.dtype | None = None, **factory: Layout
 ) -> Array:
-    """start + i * step. The number of elements follows from float64, as PyTorch's; integers stay integers."""
+    """start + i * step, rounded once. Integers stay integers; the length follows from float64, but for int64."""
+    length = math.ceil((end - start) / step)
     if dtype is not None and not dtype.is_floating_point:
         start, end, step = int(start), int(end), int(step)
-    if all(isinstance(x, int) for x in (start, end, step)):
-        length, kind = -(-(int(end) - int(start)) // int(step)), np.int64
-    else:
-        length, kind = math.ceil((end - start) / step), np.float64
-    places = lax.iota(np.int64, length).astype(kind)
-    return places * step + start
+    if isinstance(start, int) and isinstance(end, int) and isinstance(step, int):
+        if dtype in (None, torch.int64):
+            length = -(-(end - start) // step)
+        return lax.iota(np.int64, length) * step + start
+    return lax.iota(np.int64, length).astype(np.float64) * step + start
 
 
 @lower("arange.out", static=["end"], write_only=["out"])
@@ -150,9 +150,7 @@ def logspace(
 
 
 @lower("logspace.out", dynamic=["base"], write_only=["out"])
-def logspace_out(
-    start: Number, end: Number, steps: int, base: float = 10.0, *, out: jax.ShapeDtypeStruct
-) -> Array:
+def logspace_out(start: Number, end: Number, steps: int, base: float = 10.0, *, out: jax.ShapeDtypeStruct) -> Array:
     return logspace(start, end, steps, base, dtype=to_torch(out.dtype))
 
 

@@ -30,6 +30,7 @@ _TO_NUMPY: dict[torch.dtype, np.dtype] = {
     torch.float8_e5m2fnuz: np.dtype(ml_dtypes.float8_e5m2fnuz),
     torch.float8_e8m0fnu: np.dtype(ml_dtypes.float8_e8m0fnu),
 }
+SUPPORTED: tuple[torch.dtype, ...] = tuple(_TO_NUMPY)
 _TO_TORCH: dict[np.dtype, torch.dtype] = {n: t for t, n in _TO_NUMPY.items()}
 
 

@@ -141,5 +141,7 @@ def _largest(values: Array, rows: Array, bag: Array, counted: Array, size: Array
     sample = jnp.where(wins, lax.broadcasted_iota(jnp.int32, values.shape, 0), n)
     first = jnp.full(shape, n, jnp.int32).at[bag].min(sample)
     filled = size[:, None] > 0
-    winners = jnp.where(filled, read(rows, (jnp.minimum(first, max(n - 1, 0)),)), 0) if n else jnp.zeros(shape, rows.dtype)
+    if n == 0:
+        return jnp.zeros(shape, values.dtype), jnp.zeros(shape, rows.dtype)
+    winners = jnp.where(filled, read(rows, (jnp.minimum(first, n - 1),)), 0)
     return jnp.where(filled, top, 0), winners

@@ -98,10 +98,11 @@ def _paired(base: str, arguments: list[Argument]) -> tuple[OpOverload, list[Argu
         candidate = getattr(packet, overload)
         have = candidate._schema.arguments
         keywords = {h.name: h for h in have if h.kwarg_only}
-        targets = [keywords.get(a.name, have[i] if i < len(have) else None) for i, a in enumerate(arguments)]
-        if any(t is None or t.is_out or _element(t) != _element(a) for a, t in zip(arguments, targets, strict=True)):
-            continue
-        if all(h.has_default_value() for h in have if h not in targets):
+        targets = [keywords.get(a.name, h) for a, h in zip(arguments, have, strict=False)]
+        fits = len(targets) == len(arguments) and all(
+            not t.is_out and _element(t) == _element(a) for a, t in zip(arguments, targets, strict=True)
+        )
+        if fits and all(h.has_default_value() for h in have if h not in targets):
             return candidate, targets
     return None
 

@@ -91,7 +91,7 @@ def index_reduce(
     self: Array, dim: int, index: Array, source: Array, reduce: str, *, include_self: bool = True
 ) -> Array:
     if self.ndim == 0:
-        return index_reduce(self.reshape(1), 0, index, source.reshape(-1), reduce, include_self=include_self).reshape(())
+        return reduce_at(self.reshape(1), (index.reshape(-1),), source.reshape(-1), reduce, include_self).reshape(())
     at = _along(self, dim, index.reshape(-1), wrap=False)
     return reduce_at(self, at, source, reduce, include_self)
 
@@ -165,7 +165,7 @@ def reduce_at(x: Array, at: Index, values: Array, reduce: str, include_self: boo
     Without `include_self` a position that gets any value forgets its old one; the others keep theirs.
     """
     dtype = to_numpy(opmath(to_torch(x.dtype))) if x.dtype != jnp.bool_ else jnp.int32
-    options = {"mode": _IN_BOUNDS, "wrap_negative_indices": False}
+    options: dict[str, Any] = {"mode": _IN_BOUNDS, "wrap_negative_indices": False}
     start = x.astype(dtype)
     if not include_self:
         touched = jnp.zeros(x.shape, jnp.bool_).at[at].set(True, **options)

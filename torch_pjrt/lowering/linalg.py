@@ -67,7 +67,7 @@ def lu_unpack(
     p = lower_part = upper_part = jnp.zeros((0,), LU_data.dtype)
     if unpack_pivots:
         order = lapack.lu_pivots_to_permutation(LU_pivots - 1, rows)
-        p = (lax.broadcasted_iota(order.dtype, (*order.shape[:-1], rows, rows), order.ndim - 1) == order[..., None, :])
+        p = lax.broadcasted_iota(order.dtype, (*order.shape[:-1], rows, rows), order.ndim - 1) == order[..., None, :]
         p = p.astype(LU_data.dtype)
     if unpack_data:
         lower_part = jnp.tril(LU_data[..., :, :k], -1) + jnp.eye(rows, k, dtype=LU_data.dtype)
@@ -92,9 +92,7 @@ def lu_solve(LU: Array, pivots: Array, B: Array, *, left: bool = True, adjoint: 
 
 
 @lower("_linalg_solve_ex")
-def solve_ex(
-    A: Array, B: Array, *, left: bool = True, check_errors: bool = False
-) -> tuple[Array, Array, Array, Array]:
+def solve_ex(A: Array, B: Array, *, left: bool = True, check_errors: bool = False) -> tuple[Array, Array, Array, Array]:
     vector = B.ndim == 1 or (A.ndim - 1 == B.ndim and B.shape == A.shape[:-1])
     rhs = B[..., None] if vector else B
     factors, pivots, info = lu_factor_ex(A)
@@ -124,9 +122,7 @@ def slogdet(A: Array) -> tuple[Array, Array, Array, Array]:
 
 
 @lower("linalg_solve_triangular")
-def solve_triangular(
-    self: Array, B: Array, *, upper: bool, left: bool = True, unitriangular: bool = False
-) -> Array:
+def solve_triangular(self: Array, B: Array, *, upper: bool, left: bool = True, unitriangular: bool = False) -> Array:
     return _triangular(self, B, lower=not upper, left=left, unit=unitriangular)
 
 

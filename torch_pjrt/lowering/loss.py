@@ -32,9 +32,7 @@ def _met(self: Array, target: Array) -> tuple[Array, Array]:
     return self.astype(wide), target.astype(wide)
 
 
-def _gradient(
-    grad_output: Array, self: Array, target: Array, reduction: int, slope: Callable[[Array], Array]
-) -> Array:
+def _gradient(grad_output: Array, self: Array, target: Array, reduction: int, slope: Callable[[Array], Array]) -> Array:
     """The gradient of a loss of x - y whose derivative is `slope`."""
     x, y = _met(self, target)
     difference = x - y
@@ -73,22 +71,16 @@ def smooth_l1_loss_backward(
 def huber_loss(self: Array, target: Array, reduction: int = MEAN, delta: Array | float = 1.0) -> Array:
     x, y = _met(self, target)
     distance = jnp.abs(x - y)
-    return reduced(
-        jnp.where(distance < delta, 0.5 * distance * distance, delta * (distance - 0.5 * delta)), reduction
-    )
+    return reduced(jnp.where(distance < delta, 0.5 * distance * distance, delta * (distance - 0.5 * delta)), reduction)
 
 
 @lower("huber_loss_backward", dynamic=("delta",))
-def huber_loss_backward(
-    grad_output: Array, self: Array, target: Array, reduction: int, delta: Array | float
-) -> Array:
+def huber_loss_backward(grad_output: Array, self: Array, target: Array, reduction: int, delta: Array | float) -> Array:
     return _gradient(grad_output, self, target, reduction, lambda d: jnp.clip(d, -delta, delta))
 
 
 @lower("binary_cross_entropy")
-def binary_cross_entropy(
-    self: Array, target: Array, weight: Array | None = None, reduction: int = MEAN
-) -> Array:
+def binary_cross_entropy(self: Array, target: Array, weight: Array | None = None, reduction: int = MEAN) -> Array:
     """Logarithms are held above -100, as PyTorch documents, so that the loss stays finite."""
     x, y = _met(self, target)
     loss = (y - 1) * jnp.maximum(jnp.log1p(-x), -100) - y * jnp.maximum(jnp.log(x), -100)
@@ -145,9 +137,10 @@ def nll_loss_forward(
     chosen = jnp.take_along_axis(x, safe, axis, mode="promise_in_bounds")
     weights = _class_weights(weight, safe, counts, x)
     loss = jnp.where(counts, -chosen * weights, 0)
-    if reduction not in (MEAN, SUM):
-        return loss.reshape(target.shape), jnp.zeros((), x.dtype)
     total = weights.sum()
+    if reduction not in (MEAN, SUM):
+        # CPU PyTorch has a total weight only where it sums, which it does for a single sample.
+        return loss.reshape(target.shape), total if x.ndim == 1 else jnp.zeros((), x.dtype)
     return loss.sum() / total if reduction == MEAN else loss.sum(), total
 
 

@@ -119,9 +119,7 @@ def native_group_norm_backward(
     xhat = (x - mean.astype(x.dtype).reshape(N, group, 1, 1)) * scale
     hidden = grad if weight is None else grad * widen(weight).reshape(1, group, -1, 1)
     grad_input = centred_gradient(hidden, xhat, scale, (2, 3)).reshape(input.shape)
-    return asked(
-        [grad_input, (grad * xhat).sum((0, 3)).reshape(C), grad.sum((0, 3)).reshape(C)], output_mask
-    )
+    return asked([grad_input, (grad * xhat).sum((0, 3)).reshape(C), grad.sum((0, 3)).reshape(C)], output_mask)
 
 
 @lower("_weight_norm_interface")

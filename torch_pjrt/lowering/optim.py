@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from functools import partial
 
+import jax
 import jax.numpy as jnp
 from jax import Array
 
@@ -38,27 +40,55 @@ def _adam(
     found_inf: Array | None,
     decoupled: bool,
 ) -> Lists:
-    rows = []
-    for i, (old, old_grad, old_avg, old_sq, step) in enumerate(
-        zip(params, grads, exp_avgs, exp_avg_sqs, state_steps, strict=True)
-    ):
-        param, avg, sq = _computed(old), _computed(old_avg), _computed(old_sq)
-        stored, grad = _gradient(old_grad, param, grad_scale, maximize)
-        if decoupled:
-            param = param - _as(lr * weight_decay, param) * param
-        else:
-            grad = grad + _as(weight_decay, param) * param
-        avg = avg + _as(1 - beta1, avg) * (grad - avg)
-        sq = _as(beta2, sq) * sq + _as(1 - beta2, sq) * grad * grad
-        largest = [jnp.maximum(_computed(max_exp_avg_sqs[i]), sq)] if amsgrad else []
-        second = jnp.sqrt(largest[0] if amsgrad else sq)
-        step_size = _as(lr, param) / _as(_one_minus_power(beta1, step), param)
-        root = jnp.sqrt(_as(_one_minus_power(beta2, step), param))
-        param = param - step_size * avg / (second / root + eps)
-        before = [old, old_grad, old_avg, old_sq, *([max_exp_avg_sqs[i]] if amsgrad else [])]
-        rows.append(_unless(found_inf, before, [param, stored, avg, sq, *largest]))
+    betas = ((1 - beta1, _log(beta1)), (beta2, 1 - beta2, _log(beta2)))
+    decay = lr * weight_decay if decoupled else weight_decay
+    maxima: Sequence[Array | None] = max_exp_avg_sqs if amsgrad else [None] * len(params)
+    rows = [
+        _adam_row(*row, lr, betas, decay, grad_scale, found_inf, eps=eps, maximize=maximize, decoupled=decoupled)
+        for row in zip(params, grads, exp_avgs, exp_avg_sqs, maxima, state_steps, strict=True)
+    ]
     lists = _columns(rows, 5 if amsgrad else 4)
     return lists if amsgrad else (*lists, list(max_exp_avg_sqs))
+
+
+# The rows are jitted so that JAX traces and lowers one per shape, not one per parameter; XLA inlines them.
+@partial(jax.jit, static_argnames=("eps", "maximize", "decoupled"))
+def _adam_row(
+    old: Array,
+    old_grad: Array,
+    old_avg: Array,
+    old_sq: Array,
+    old_max: Array | None,
+    step: Array,
+    lr: Array,
+    betas: tuple[tuple[Array, Array], tuple[Array, Array, Array]],
+    decay: Array,
+    grad_scale: Array | None,
+    found_inf: Array | None,
+    *,
+    eps: float,
+    maximize: bool,
+    decoupled: bool,
+) -> list[Array]:
+    """`betas`: (1 - beta1, log beta1), (beta2, 1 - beta2, log beta2), from the caller's full precision."""
+    param, avg, sq = _computed(old), _computed(old_avg), _computed(old_sq)
+    (new1, log1), (keep2, new2, log2) = ([b.astype(param.dtype) for b in beta] for beta in betas)
+    stored, grad = _gradient(old_grad, param, grad_scale, maximize)
+    if decoupled:
+        param = param - decay.astype(param.dtype) * param
+    else:
+        grad = grad + decay.astype(param.dtype) * param
+    avg = avg + new1 * (grad - avg)
+    sq = keep2 * sq + new2 * grad * grad
+    largest = sq if old_max is None else jnp.maximum(_computed(old_max), sq)
+    step = step.reshape(()).astype(param.dtype)
+    # 1 - beta^step, the bias corrections, without the cancellation that float32 has near 1.
+    step_size = lr.reshape(()).astype(param.dtype) / -jnp.expm1(step * log1)
+    param = param - step_size * avg / (jnp.sqrt(largest) / jnp.sqrt(-jnp.expm1(step * log2)) + eps)
+    before, after = [old, old_grad, old_avg, old_sq], [param, stored, avg, sq]
+    if old_max is not None:
+        before, after = [*before, old_max], [*after, largest]
+    return _unless(found_inf, before, after)
 
 
 _DYNAMIC = ("lr", "beta1", "beta2", "weight_decay", "momentum", "lr_decay")
@@ -131,22 +161,41 @@ def fused_sgd(
     found_inf: Array | None = None,
 ) -> Lists:
     """An empty `momentum_buffer_list` means no momentum; on the first step a buffer's old content is ignored."""
-    rows = []
-    for i, (old, old_grad) in enumerate(zip(self, grads, strict=True)):
-        param = _computed(old)
-        stored, grad = _gradient(old_grad, param, grad_scale, maximize)
-        grad = grad + _as(weight_decay, param) * param
-        before, after = [old, old_grad], [stored]
-        if momentum_buffer_list:
-            buffer = grad
-            if not is_first_step:
-                buffer = _as(momentum, param) * _computed(momentum_buffer_list[i]) + (1 - dampening) * grad
-            grad = grad + _as(momentum, param) * buffer if nesterov else buffer
-            before.append(momentum_buffer_list[i])
-            after.append(buffer)
-        rows.append(_unless(found_inf, before, [param - _as(lr, param) * grad, *after]))
+    buffers: Sequence[Array | None] = momentum_buffer_list or [None] * len(self)
+    options = {"dampening": dampening, "nesterov": nesterov, "maximize": maximize, "first": is_first_step}
+    rows = [
+        _sgd_row(*row, lr, weight_decay, momentum, grad_scale, found_inf, **options)
+        for row in zip(self, grads, buffers, strict=True)
+    ]
     lists = _columns(rows, 3 if momentum_buffer_list else 2)
     return lists if momentum_buffer_list else (*lists, [])
+
+
+@partial(jax.jit, static_argnames=("dampening", "nesterov", "maximize", "first"))
+def _sgd_row(
+    old: Array,
+    old_grad: Array,
+    old_buffer: Array | None,
+    lr: Array,
+    weight_decay: Array,
+    momentum: Array,
+    grad_scale: Array | None,
+    found_inf: Array | None,
+    *,
+    dampening: float,
+    nesterov: bool,
+    maximize: bool,
+    first: bool,
+) -> list[Array]:
+    param = _computed(old)
+    rate, decay, keep = (x.reshape(()).astype(param.dtype) for x in (lr, weight_decay, momentum))
+    stored, grad = _gradient(old_grad, param, grad_scale, maximize)
+    grad = grad + decay * param
+    if old_buffer is None:
+        return _unless(found_inf, [old, old_grad], [param - rate * grad, stored])
+    buffer = grad if first else keep * _computed(old_buffer) + (1 - dampening) * grad
+    grad = grad + keep * buffer if nesterov else buffer
+    return _unless(found_inf, [old, old_grad, old_buffer], [param - rate * grad, stored, buffer])
 
 
 @lower("_fused_adagrad_.tensor_lr", "_fused_adagrad.tensor_lr", dynamic=_DYNAMIC)
@@ -164,16 +213,35 @@ def fused_adagrad_tensor_lr(
     grad_scale: Array | None = None,
     found_inf: Array | None = None,
 ) -> Lists:
-    rows = []
-    for old, old_grad, old_sum, step in zip(self, grads, state_sums, state_steps, strict=True):
-        param = _computed(old)
-        stored, grad = _gradient(old_grad, param, grad_scale, maximize)
-        grad = grad + _as(weight_decay, param) * param
-        total = _computed(old_sum) + grad * grad
-        rate = _as(lr, param) / (1 + (_as(step, param) - 1) * _as(lr_decay, param))
-        param = param - rate * grad / (jnp.sqrt(total) + eps)
-        rows.append(_unless(found_inf, [old, old_grad, old_sum], [param, stored, total]))
+    rows = [
+        _adagrad_row(*row, lr, lr_decay, weight_decay, grad_scale, found_inf, eps=eps, maximize=maximize)
+        for row in zip(self, grads, state_sums, state_steps, strict=True)
+    ]
     return _columns(rows, 3)
+
+
+@partial(jax.jit, static_argnames=("eps", "maximize"))
+def _adagrad_row(
+    old: Array,
+    old_grad: Array,
+    old_sum: Array,
+    step: Array,
+    lr: Array,
+    lr_decay: Array,
+    weight_decay: Array,
+    grad_scale: Array | None,
+    found_inf: Array | None,
+    *,
+    eps: float,
+    maximize: bool,
+) -> list[Array]:
+    param = _computed(old)
+    rate, rate_decay, decay, count = (x.reshape(()).astype(param.dtype) for x in (lr, lr_decay, weight_decay, step))
+    stored, grad = _gradient(old_grad, param, grad_scale, maximize)
+    grad = grad + decay * param
+    total = _computed(old_sum) + grad * grad
+    param = param - rate / (1 + (count - 1) * rate_decay) * grad / (jnp.sqrt(total) + eps)
+    return _unless(found_inf, [old, old_grad, old_sum], [param, stored, total])
 
 
 @lower("_fused_adagrad_", "_fused_adagrad", dynamic=_DYNAMIC)
@@ -203,11 +271,6 @@ def _computed(x: Array) -> Array:
     return x.astype(to_numpy(opmath(to_torch(x.dtype))))
 
 
-def _as(value: Number, like: Array) -> Array | float:
-    """A hyperparameter in the dtype of the computation; a constant stays one."""
-    return value.astype(like.dtype) if isinstance(value, Array) else value
-
-
 def _gradient(grad: Array, param: Array, grad_scale: Array | None, maximize: bool) -> tuple[Array, Array]:
     """(the gradient to store, the gradient to descend by)."""
     stored = grad
@@ -217,14 +280,10 @@ def _gradient(grad: Array, param: Array, grad_scale: Array | None, maximize: boo
     return stored, -wide if maximize else wide
 
 
-def _one_minus_power(beta: Number, step: Array) -> Array:
-    """1 - beta^step without the cancellation that float32 would have near 1: the bias correction of Adam."""
+def _log(beta: Number) -> Number:
     if isinstance(beta, Array):
-        log = jnp.log(beta)
-    else:
-        log = jnp.asarray(math.log(beta) if beta > 0 else -math.inf, jnp.float64)
-    step = step.reshape(())
-    return -jnp.expm1(step * log.astype(step.dtype))
+        return jnp.log(beta)
+    return math.log(beta) if beta > 0 else -math.inf
 
 
 def _unless(found_inf: Array | None, before: Sequence[Array], after: Sequence[Array]) -> list[Array]:

@@ -245,9 +245,7 @@ def _max_pool(x: Array, window: _Window) -> tuple[Array, Array]:
 def _fold(
     value: Array, index: Array | None, window: _Window, dim: int, axis: int, lowest: Array
 ) -> tuple[Array, Array]:
-    kernel, step, gap, pad, out = (
-        getattr(window, f)[dim] for f in ("kernel", "stride", "dilation", "padding", "out")
-    )
+    kernel, step, gap, pad, out = (getattr(window, f)[dim] for f in ("kernel", "stride", "dilation", "padding", "out"))
     plane = math.prod(window.size[dim + 1 :])
     shape = (*value.shape[:axis], out, *value.shape[axis + 1 :])
     start = lax.broadcasted_iota(np.int32, shape, axis) * step - pad
@@ -288,9 +286,7 @@ def _sum_of_shifts(gradient: Array, indices: Array, window: _Window) -> Array:
         place = jnp.zeros((), np.int32)
         pads = [(0, 0, 0)] * lead
         for dim, at in enumerate(offset):
-            n, o, s, d, p = (
-                getattr(window, f)[dim] for f in ("size", "out", "stride", "dilation", "padding")
-            )
+            n, o, s, d, p = (getattr(window, f)[dim] for f in ("size", "out", "stride", "dilation", "padding"))
             start = lax.broadcasted_iota(np.int32, gradient.shape, lead + dim) * s + (at * d - p)
             place = place * n + start
             low = at * d - p

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from jax import Array, lax
 
-from .dtypes import opmath, to_numpy, to_torch
+from .dtypes import opmath, promote, to_numpy, to_torch
 from .registry import lower
 from .widen import widen
 
@@ -64,9 +64,8 @@ def normal(self: Like, mean: Number = 0.0, std: Number = 1.0, *, generator: Igno
     "normal.Tensor_float", "normal.float_Tensor", "normal.Tensor_Tensor", random=True, dynamic=["mean", "std"]
 )  # fmt: skip
 def normal_of(mean: Number, std: Number = 1.0, *, generator: Ignored = None, key: Array) -> Array:
-    like = mean if isinstance(mean, Array) and not mean.weak_type else std
     shape = jnp.broadcast_shapes(jnp.shape(mean), jnp.shape(std))
-    return standard_normal(key, shape, like.dtype) * std + mean
+    return standard_normal(key, shape, to_numpy(promote([mean, std]))) * std + mean
 
 
 @lower("normal.float_float", random=True, dynamic=["mean", "std"])
@@ -90,9 +89,9 @@ def log_normal(self: Like, mean: Number = 1.0, std: Number = 2.0, *, generator: 
 @lower("uniform", "uniform_", random=True, dynamic=["from", "to"], write_only=["self"])
 def uniform(self: Like, *bounds: Number, generator: Ignored = None, key: Array, **named: Number) -> Array:
     """In [from, to): a value that rounds up to `to` in the tensor's own dtype becomes `from`."""
-    low, high = _span(bounds, named, 0.0, 1.0)
+    given = dict(zip(("from", "to"), bounds, strict=False)) | named  # `from` is no name in Python
     u = unit(key, self.shape, self.dtype)
-    low, high = jnp.asarray(low).astype(u.dtype), jnp.asarray(high).astype(u.dtype)
+    low, high = (jnp.asarray(given.get(k, v)).astype(u.dtype) for k, v in (("from", 0.0), ("to", 1.0)))
     values = (u * (high - low) + low).astype(self.dtype)
     return jnp.where(values >= high.astype(self.dtype), low.astype(self.dtype), values)
 
@@ -130,14 +129,12 @@ def bernoulli(self: Array, *, generator: Ignored = None, key: Array) -> Array:
 
 
 @lower("random", "random_", "random.to", "random_.to", "random.from", "random_.from", random=True, write_only=["self"])
-def random(
-    self: Like, *bounds: int | None, generator: Ignored = None, key: Array, **named: int | None
-) -> Array:
+def random(self: Like, *bounds: int | None, generator: Ignored = None, key: Array, **named: int | None) -> Array:
     """Whole numbers: [0, to), [from, to), or from `from` (0) up to the largest number the dtype counts to exactly."""
-    if len(bounds) == 1 and "to" not in named:
-        bounds = (0, *bounds)
-    low, high = _span(bounds, named, 0, None)
-    return whole(key, self.shape, self.dtype, low, _last_counted(self.dtype) + 1 if high is None else high)
+    given = [named[name] for name in ("from", "to") if name in named]
+    low, high = [0, *bounds, *given][-2:] if bounds or given else (0, None)
+    last = _last_counted(self.dtype) + 1
+    return whole(key, self.shape, self.dtype, low or 0, last if high is None else high)
 
 
 def whole(key: Array, shape: Sequence[int], dtype: np.dtype, low: int, high: int) -> Array:
@@ -205,9 +202,7 @@ def randint_low(
 
 
 @lower("randint_like", "randint_like.generator", random=True)
-def randint_like(
-    self: Array, high: int, *, dtype: torch.dtype | None = None, key: Array, **factory: Ignored
-) -> Array:
+def randint_like(self: Array, high: int, *, dtype: torch.dtype | None = None, key: Array, **factory: Ignored) -> Array:
     return whole(key, self.shape, _like(self, dtype), 0, high)
 
 
@@ -254,11 +249,3 @@ def _like(x: Array, dtype: torch.dtype | None) -> np.dtype:
 def _real(dtype: np.dtype) -> np.dtype:
     """A float dtype to compute in for a tensor of `dtype`, which may hold integers."""
     return to_numpy(opmath(to_torch(dtype))) if jnp.issubdtype(dtype, jnp.floating) else np.dtype(np.float32)
-
-
-def _span(
-    bounds: Sequence[Number | None], named: dict[str, Number], low: Number, high: Number | None
-) -> tuple[Number, Number | None]:
-    """(from, to), which come by position or, `from` being a Python keyword, in `named`."""
-    given = dict(zip(("from", "to"), bounds, strict=False)) | named
-    return given.get("from", low), given.get("to", high)

@@ -27,9 +27,7 @@ def scatter_add(self: Array, dim: int, index: Array, src: Array) -> Array:
 
 
 @lower("scatter_reduce.two")
-def scatter_reduce(
-    self: Array, dim: int, index: Array, src: Array, reduce: str, *, include_self: bool = True
-) -> Array:
+def scatter_reduce(self: Array, dim: int, index: Array, src: Array, reduce: str, *, include_self: bool = True) -> Array:
     self_, at, src = _located(self, dim, index, src)
     if reduce == "sum" and include_self:
         return add_at(self_, at, src).reshape(self.shape)

@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-import jax
 import jax.numpy as jnp
 import torch
 from jax import Array, lax
@@ -29,7 +28,7 @@ def identity(self: Array) -> Array:
     return self
 
 
-@lower("_conj", "_conj_copy")
+@lower("_conj", "_conj_copy", "_conj_physical")
 def conjugate(self: Array) -> Array:
     return jnp.conj(self)
 
@@ -193,9 +192,7 @@ def diagonal(self: Array, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Arra
 
 
 @lower("diagonal_backward")
-def diagonal_backward(
-    grad_output: Array, input_sizes: Sequence[int], offset: int, dim1: int, dim2: int
-) -> Array:
+def diagonal_backward(grad_output: Array, input_sizes: Sequence[int], offset: int, dim1: int, dim2: int) -> Array:
     rows, columns = input_sizes[dim1], input_sizes[dim2]
     return jnp.moveaxis(_on_diagonal(grad_output, rows, columns, offset), (-2, -1), (dim1, dim2))
 
@@ -253,9 +250,7 @@ def slice_scatter(
 
 
 @lower("slice_backward")
-def slice_backward(
-    grad_output: Array, input_sizes: Sequence[int], dim: int, start: int, end: int, step: int
-) -> Array:
+def slice_backward(grad_output: Array, input_sizes: Sequence[int], dim: int, start: int, end: int, step: int) -> Array:
     dim = dim % len(input_sizes)
     n, length = input_sizes[dim], grad_output.shape[dim]
     first, _ = _bounds(n, start, end)
@@ -295,15 +290,13 @@ def unfold_backward(grad_in: Array, input_sizes: Sequence[int], dim: int, size: 
             total += _pad_dim(grad[..., k], dim, k, n - k - (windows - 1) * step - 1, step - 1)
         return total
     at = (slice(None),) * dim + (_window_indices(windows, size, step),)
-    return jnp.zeros(tuple(input_sizes), grad.dtype).at[at].add(
-        jnp.moveaxis(grad, -1, dim + 1), mode="promise_in_bounds"
+    return (
+        jnp.zeros(tuple(input_sizes), grad.dtype).at[at].add(jnp.moveaxis(grad, -1, dim + 1), mode="promise_in_bounds")
     )
 
 
 @lower("as_strided", "as_strided_copy")
-def as_strided(
-    self: Array, size: Sequence[int], stride: Sequence[int], storage_offset: int | None = None
-) -> Array:
+def as_strided(self: Array, size: Sequence[int], stride: Sequence[int], storage_offset: int | None = None) -> Array:
     """The view of a contiguous `self`: slices and reshapes if no two elements overlap, else a gather."""
     flat, offset = self.reshape(-1), storage_offset or 0
     if 0 in size:

@@ -21,9 +21,7 @@ def sort(self: Array, dim: int = -1, descending: bool = False) -> tuple[Array, A
 
 
 @lower("sort.stable")
-def sort_stable(
-    self: Array, *, stable: bool | None, dim: int = -1, descending: bool = False
-) -> tuple[Array, Array]:
+def sort_stable(self: Array, *, stable: bool | None, dim: int = -1, descending: bool = False) -> tuple[Array, Array]:
     return _sorted(self, dim, descending)
 
 
@@ -162,7 +160,5 @@ def searchsorted(
 
 
 @lower("bucketize.Tensor", "bucketize.Scalar")
-def bucketize(
-    self: Array | int | float, boundaries: Array, *, out_int32: bool = False, right: bool = False
-) -> Array:
+def bucketize(self: Array | int | float, boundaries: Array, *, out_int32: bool = False, right: bool = False) -> Array:
     return searchsorted(boundaries, self, right=right)

@@ -51,12 +51,12 @@ def polygamma(n: int, self: Array) -> Array:
 
 @pointwise("igamma", floating=True)
 def igamma(self: Array, other: Array) -> Array:
-    return lax.igamma(self, other)
+    return lax.igamma(*jnp.broadcast_arrays(self, other))
 
 
 @pointwise("igammac", floating=True)
 def igammac(self: Array, other: Array) -> Array:
-    return lax.igammac(self, other)
+    return lax.igammac(*jnp.broadcast_arrays(self, other))
 
 
 @pointwise("special_zeta", "special_zeta.self_scalar", "special_zeta.other_scalar", floating=True)

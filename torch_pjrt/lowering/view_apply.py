@@ -204,12 +204,13 @@ def _padded(x: Array, stage: Stage) -> Array:
 
 def _cut(x: Array, stage: Stage, starts: Sequence[Start]) -> Array:
     steps = [c.step for c in stage.cuts]
-    if all(isinstance(s, (int, np.integer)) for s in starts):
-        limits = [s + c.window for s, c in zip(starts, stage.cuts, strict=True)]
-        if limits == list(x.shape) and not any(starts) and max(steps, default=1) == 1:
+    fixed = [int(s) for s in starts if isinstance(s, (int, np.integer))]
+    if len(fixed) == len(starts):
+        limits = [s + c.window for s, c in zip(fixed, stage.cuts, strict=True)]
+        if limits == list(x.shape) and not any(fixed) and max(steps, default=1) == 1:
             return x
-        return lax.slice(x, starts, limits, steps)
-    x = lax.dynamic_slice(x, starts, [c.window for c in stage.cuts], allow_negative_indices=False)
+        return lax.slice(x, fixed, limits, steps)
+    x = lax.dynamic_slice(x, _as_arrays(starts), [c.window for c in stage.cuts], allow_negative_indices=False)
     if max(steps) == 1:
         return x
     return lax.slice(x, [0] * x.ndim, x.shape, steps)
@@ -230,7 +231,13 @@ def _paste(x: Array, stage: Stage, starts: Sequence[Start], value: Array) -> Arr
         value = jnp.where(hit, spread, there)
     if value.shape == x.shape:
         return value
-    return lax.dynamic_update_slice(x, value, starts, allow_negative_indices=False)
+    return lax.dynamic_update_slice(x, value, _as_arrays(starts), allow_negative_indices=False)
+
+
+def _as_arrays(starts: Sequence[Start]) -> list[Array]:
+    """Starts of one dtype, which XLA wants: that of those known at run time only."""
+    dtypes = [s.dtype for s in starts if isinstance(s, Array)]
+    return [jnp.asarray(s, dtypes[0] if dtypes else jnp.int32) for s in starts]
 
 
 def _indices(structure: Gather, offset: Start, numel: int) -> Array:

@@ -7,13 +7,11 @@ from collections.abc import Sequence
 import numpy as np
 from jax import Array
 
-from .dtypes import opmath, to_numpy, to_torch
+from .dtypes import opmath, promote, to_numpy, to_torch
 
 
 def wide_dtype(*arrays: Array | None) -> np.dtype:
     """The dtype PyTorch computes in for operands that meet, e.g. (bfloat16, float32) -> float32."""
-    from .dtypes import promote
-
     return to_numpy(opmath(promote([x for x in arrays if x is not None])))
 
 

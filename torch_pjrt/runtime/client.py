@@ -65,6 +65,11 @@ def started() -> bool:
 
 
 
+def started_before_fork() -> bool:
+    """Whether a parent of this process had the client running when it forked."""
+    return _STARTED_IN is not None and os.getpid() != _STARTED_IN
+
+
 _IN_FLIGHT: list[weakref.ref[jax.Array]] = []
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ctypes
+
 import jax
 import numpy as np
 import torch
@@ -30,8 +32,8 @@ def download(array: jax.Array) -> torch.Tensor:
     """A device array's content as a CPU tensor. It may share the array's memory: copy from it, don't keep it."""
     host = np.asarray(array)
     METRICS.bytes_to_host += host.nbytes
-    if not host.flags.writeable:
-        host = _writeable(host)
+    if not host.flags.writeable and host.size:
+        host = _writeable(np.ascontiguousarray(host)).reshape(host.shape)
     return host_view(host)
 
 
@@ -41,7 +43,7 @@ def host_view(array: np.ndarray) -> torch.Tensor:
     if array.dtype.type.__module__ == "numpy":
         return torch.from_numpy(array)
     carrier, numpy_carrier = _CARRIER[dtype.itemsize]
-    return torch.from_numpy(array.view(numpy_carrier)).view(dtype) if carrier else torch.from_numpy(array)
+    return torch.from_numpy(array.view(numpy_carrier)).view(dtype)
 
 
 def transfer(array: jax.Array, index: int) -> jax.Array:
@@ -51,13 +53,7 @@ def transfer(array: jax.Array, index: int) -> jax.Array:
 
 
 def _writeable(host: np.ndarray) -> np.ndarray:
-    # torch.from_numpy warns of read-only memory though it is only read from here. An array over the same memory
-    # that claims to be writeable avoids both the warning and a copy.
-    class Borrowed:
-        __array_interface__ = host.__array_interface__ | {"data": (host.__array_interface__["data"][0], False)}
-
-    if host.dtype.type.__module__ != "numpy" or host.size == 0:
-        return host.copy()
-    view = np.asarray(Borrowed())
-    view.flags.writeable = True
-    return view
+    """The same memory, claiming to be writeable: torch.from_numpy warns of read-only memory even of a mere reader."""
+    memory = (ctypes.c_char * host.nbytes).from_address(host.__array_interface__["data"][0])
+    memory.owner = host  # type: ignore[attr-defined]
+    return np.frombuffer(memory, host.dtype).reshape(host.shape)

@@ -1,0 +1,173 @@
+"""Random PyTorch programs, what is left to see after one ran, and the smallest program that still shows a fault.
+
+A program is a list of Python lines over named tensors; `print(program)` is source to run as it is. It is written while
+it runs on the CPU, so that each line fits the tensors there are; `steps.py` has the kinds of lines.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import torch
+from hypothesis import strategies as st
+
+from .steps import KINDS
+from .writer import Writer, values
+
+# (rtol, atol) for the coarsest dtype that a program has touched: a float64 that once was a float32 is no better.
+TOLERANCE = {torch.float64: 1e-10, torch.float32: 2e-5, torch.float16: 5e-3, torch.bfloat16: 4e-2}
+
+
+@dataclass(frozen=True)
+class Program:
+    """Lines of Python over `torch`, `values` and `device`, and the dtypes that its tensors have had."""
+
+    lines: tuple[str, ...]
+    dtypes: frozenset[torch.dtype]
+
+    @property
+    def tolerance(self) -> float:
+        return max((TOLERANCE[d] for d in self.dtypes if d in TOLERANCE), default=0.0)
+
+    def source(self, device: str = "cpu") -> str:
+        """The program as a script that prints every tensor it leaves."""
+        return "\n".join(
+            [
+                "import torch",
+                "",
+                inspect.getsource(values),
+                f'device = "{device}"',
+                *self.lines,
+                "for name, t in sorted(globals().copy().items()):",
+                "    if isinstance(t, torch.Tensor):",
+                "        print(name, t.dtype, tuple(t.shape), t.stride(), t.storage_offset(), t.tolist(), t.grad)",
+            ]
+        )
+
+    def __repr__(self) -> str:
+        return "\n" + "\n".join(self.lines)
+
+
+@st.composite
+def programs(draw: st.DrawFn, shortest: int = 4, longest: int = 12) -> Program:
+    """Programs of `shortest` to `longest` steps; a step is one or two lines."""
+    writer = Writer(lambda n: draw(_below(n)))
+    writer.add(KINDS["create"])
+    writer.add(KINDS["create"])
+    names = [name for name, kind in KINDS.items() for _ in range(kind.weight)]
+    for _ in range(shortest + writer.below(longest - shortest + 1)):
+        writer.add(KINDS[names[writer.below(len(names))]])
+    return Program(tuple(writer.lines), frozenset(writer.dtypes))
+
+
+_STRATEGIES: dict[int, st.SearchStrategy[int]] = {}
+
+
+def _below(n: int) -> st.SearchStrategy[int]:
+    if n not in _STRATEGIES:
+        _STRATEGIES[n] = st.integers(0, n - 1)
+    return _STRATEGIES[n]
+
+
+@dataclass(frozen=True)
+class Raised:
+    """A line that raised."""
+
+    line: str
+    error: type[BaseException]
+
+    def differences(self, other: object, tolerance: float, scale: float) -> Iterator[str]:
+        if self != other:
+            yield f"`{self.line}` raises {self.error.__name__} on the CPU, not {other}"
+
+
+@dataclass(frozen=True)
+class Seen:
+    """All there is to see of a tensor."""
+
+    name: str
+    facts: dict[str, object]
+    value: torch.Tensor
+    grad: Seen | None
+
+    def differences(self, other: object, tolerance: float, scale: float) -> Iterator[str]:
+        if not isinstance(other, Seen) or other.name != self.name:
+            yield f"{self.name} is there on the CPU; there is {other} instead"
+            return
+        for fact, wanted in self.facts.items():
+            if other.facts[fact] != wanted:
+                yield f"{self.name}: {fact} is {other.facts[fact]}, on the CPU {wanted}"
+        if self.value.shape == other.value.shape and self.value.dtype == other.value.dtype:
+            rtol = tolerance if self.value.is_floating_point() else 0.0
+            if not torch.allclose(other.value, self.value, rtol=rtol, atol=rtol * scale, equal_nan=True):
+                yield f"{self.name} is\n{other.value}\non the CPU\n{self.value}"
+        if self.grad is not None and other.grad is not None:
+            yield from self.grad.differences(other.grad, tolerance, scale)
+
+
+Observation = Raised | Seen
+
+
+def run(program: Program, device: str) -> list[Observation]:
+    """Run the program on a device: the lines that raised, in order, then every tensor left, by name."""
+    space: dict[str, object] = {"torch": torch, "values": values, "device": device}
+    seen: list[Observation] = []
+    for line in program.lines:
+        try:
+            exec(line, space)
+        except Exception as error:
+            seen.append(Raised(line, type(error)))
+    tensors = {name: t for name, t in sorted(space.items()) if isinstance(t, torch.Tensor)}
+    storages: dict[int, str] = {}
+    for name, t in tensors.items():
+        storages.setdefault(t.untyped_storage()._cdata, name)
+    seen += [_observe(name, t, storages) for name, t in tensors.items()]
+    return seen
+
+
+def _observe(name: str, t: torch.Tensor, storages: dict[int, str]) -> Seen:
+    facts: dict[str, object] = {
+        "dtype": t.dtype,
+        "shape": tuple(t.shape),
+        # Where a dimension can't be stepped along, its stride means nothing, and kernels and meta kernels differ.
+        "strides": [s if n > 1 else None for n, s in zip(t.shape, t.stride(), strict=True)] if t.numel() else None,
+        "storage_offset": t.storage_offset(),
+        "requires_grad": t.requires_grad,
+        "is_leaf": t.is_leaf,
+        "version": t._version,
+        "shares the storage of": storages.get(t.untyped_storage()._cdata),
+        "bytes of storage": t.untyped_storage().nbytes(),
+        "has a grad": t.is_leaf and t.grad is not None,
+    }
+    grad = _observe(f"{name}.grad", t.grad, {}) if t.is_leaf and t.grad is not None else None
+    return Seen(name, facts, t.detach().cpu().clone(), grad)
+
+
+def differences(program: Program, device: str) -> list[str]:
+    """What is different on `device` from the CPU, in sentences; empty if nothing is."""
+    wanted = run(program, "cpu")
+    try:
+        got = run(program, device)
+    except Exception as error:
+        return [f"reading the tensors raised {type(error).__name__}: {error}"]
+    floats = [s.value for s in wanted if isinstance(s, Seen) and s.value.is_floating_point() and s.value.numel()]
+    scale = max([1.0, *(float(v.abs().nan_to_num(0, 0, 0).max()) for v in floats)])
+    found = [d for w, g in zip(wanted, got, strict=False) for d in w.differences(g, program.tolerance, scale)]
+    if not found and len(wanted) != len(got):
+        found.append(f"{len(got)} things to see, on the CPU {len(wanted)}: {got[len(wanted) :] or wanted[len(got) :]}")
+    return found
+
+
+def smallest(program: Program, fails: Callable[[Program], bool]) -> Program:
+    """The program with as many lines left out as it takes until every line is needed for `fails`."""
+    lines, i = list(program.lines), len(program.lines) - 1
+    while i >= 0:
+        shorter = Program((*lines[:i], *lines[i + 1 :]), program.dtypes)
+        # A name that isn't there would be a fault on both sides; skip such a program instead of running it.
+        if not any(isinstance(s, Raised) and s.error is NameError for s in run(shorter, "cpu")) and fails(shorter):
+            lines = list(shorter.lines)
+            i = min(i, len(lines))
+        i -= 1
+    return Program(tuple(lines), program.dtypes)

@@ -1,0 +1,81 @@
+"""`torch.<name>`: the device's Python module.
+
+The table below is the whole public API; each name is resolved on first use, so that importing torch stays cheap.
+PyTorch's neutral spellings (`torch.accelerator`, `torch.Tensor.to`) come first: use these where PyTorch has none.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+PUBLIC_API: dict[str, str] = {
+    # devices
+    "is_available": "devices",
+    "is_initialized": "devices",
+    "init": "devices",
+    "device_count": "devices",
+    "current_device": "devices",
+    "set_device": "devices",
+    "device": "devices",
+    "device_of": "devices",
+    "synchronize": "devices",
+    "get_device_name": "properties",
+    "get_device_properties": "properties",
+    "get_device_capability": "properties",
+    "get_amp_supported_dtype": "properties",
+    "is_bf16_supported": "properties",
+    # random numbers
+    "manual_seed": "rng",
+    "manual_seed_all": "rng",
+    "seed": "rng",
+    "seed_all": "rng",
+    "initial_seed": "rng",
+    "get_rng_state": "rng",
+    "set_rng_state": "rng",
+    "get_rng_state_all": "rng",
+    "set_rng_state_all": "rng",
+    "default_generators": "rng",
+    # memory
+    "memory_allocated": "memory",
+    "max_memory_allocated": "memory",
+    "memory_reserved": "memory",
+    "max_memory_reserved": "memory",
+    "reset_peak_memory_stats": "memory",
+    "memory_stats": "memory",
+    "mem_get_info": "memory",
+    "empty_cache": "memory",
+    # eager execution
+    "eager_mode": "modes",
+    "set_eager_mode": "modes",
+    "get_eager_mode": "modes",
+    "metrics": "figures",
+    "reset_metrics": "figures",
+}
+
+__all__ = list(PUBLIC_API)
+
+
+def __getattr__(name: str) -> Any:
+    if name.startswith("_") or name not in PUBLIC_API:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(importlib.import_module(f".{PUBLIC_API[name]}", __name__), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted(PUBLIC_API)
+
+
+def _is_in_bad_fork() -> bool:
+    from .devices import in_bad_fork
+
+    return in_bad_fork()
+
+
+def register() -> None:
+    """Make the device known to PyTorch. Idempotent."""
+    from .registration import register_backend
+
+    register_backend()

@@ -1,0 +1,103 @@
+"""The devices themselves: how many, which is current, waiting for them."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import torch
+
+from .. import _C
+
+_PID = os.getpid()
+
+
+def index_of(device: Any = None) -> int:
+    """The index that a device argument means: None is the current device; "pjrt:1", torch.device and 1 are as usual.
+
+    Raises ValueError for a device of another type.
+    """
+    if device is None:
+        return _C.current_device()
+    if isinstance(device, int):
+        return device
+    device = torch.device(device)
+    name = torch._C._get_privateuse1_backend_name()
+    if device.type != name:
+        raise ValueError(f"expected a {name} device, got {device}")
+    return _C.current_device() if device.index is None else device.index
+
+
+def is_available() -> bool:
+    """Whether there is at least one device. Starts no client unless nothing cheaper can tell."""
+    return device_count() > 0
+
+
+def is_initialized() -> bool:
+    """Whether this process has used the device."""
+    from ..runtime.client import started
+
+    return started()
+
+
+def init() -> None:
+    """Start the PJRT client now instead of at first use."""
+    from ..runtime.client import devices
+
+    devices()
+
+
+def device_count() -> int:
+    """How many devices of the platform this process sees."""
+    return _C.device_count()
+
+
+def current_device() -> int:
+    """The index of the current device of this thread."""
+    return _C.current_device()
+
+
+def set_device(device: Any) -> None:
+    """Make `device` (index, string or torch.device) current for this thread."""
+    _C.set_device(index_of(device))
+
+
+class device:
+    """Context manager: `device` is current inside the `with` block.
+
+    Example:
+        >>> with torch.pjrt.device(1):
+        ...     x = torch.empty(3, device="pjrt")  # on pjrt:1
+    """
+
+    def __init__(self, device: Any) -> None:
+        self.index = index_of(device)
+        self.previous = -1
+
+    def __enter__(self) -> None:
+        self.previous = _C.current_device()
+        if self.index >= 0:
+            _C.set_device(self.index)
+
+    def __exit__(self, *exc: object) -> None:
+        _C.set_device(self.previous)
+
+
+class device_of(device):
+    """Context manager: the device of a tensor is current; a tensor elsewhere changes nothing."""
+
+    def __init__(self, obj: torch.Tensor) -> None:
+        ours = obj.device.type == torch._C._get_privateuse1_backend_name()
+        super().__init__(obj.device.index if ours else -1)
+
+
+def synchronize(device: Any = None) -> None:
+    """Run what is recorded for a device and wait until it is done."""
+    _C.synchronize(index_of(device))
+
+
+def in_bad_fork() -> bool:
+    """Whether this is a forked child of a process that had started the client: PJRT does not survive a fork."""
+    from ..runtime.client import started_before_fork
+
+    return started_before_fork()

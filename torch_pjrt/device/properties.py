@@ -1,0 +1,60 @@
+"""What a device is."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from .devices import index_of
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceProperties:
+    """Facts about one device.
+
+    Attributes:
+        name: the chip's kind as its plugin says ("cpu", "TPU v6 lite", "NVIDIA H200").
+        platform: the PJRT platform ("cpu", "tpu", "cuda").
+        total_memory: bytes.
+        process_index, local_hardware_id: where the device sits.
+    """
+
+    name: str
+    platform: str
+    total_memory: int
+    process_index: int
+    local_hardware_id: int | None
+
+
+def get_device_properties(device: Any = None) -> DeviceProperties:
+    """The properties of a device (index, string, torch.device or None for the current one)."""
+    from ..runtime.client import device as pjrt_device
+    from ..runtime.memory import memory_info
+
+    index = index_of(device)
+    d = pjrt_device(index)
+    return DeviceProperties(d.device_kind, d.platform, memory_info(index)[1], d.process_index, d.local_hardware_id)
+
+
+def get_device_name(device: Any = None) -> str:
+    """The chip's kind, e.g. "TPU v6 lite"."""
+    return get_device_properties(device).name
+
+
+def get_device_capability(device: Any = None) -> dict[str, Any]:
+    """The dtypes the device can hold, as `{"supported_dtypes": set}`."""
+    from ..lowering.dtypes import SUPPORTED
+
+    return {"supported_dtypes": set(SUPPORTED)}
+
+
+def get_amp_supported_dtype() -> list[torch.dtype]:
+    """The dtypes that torch.autocast may compute in."""
+    return [torch.bfloat16, torch.float16]
+
+
+def is_bf16_supported(including_emulation: bool = True) -> bool:
+    """Whether bfloat16 tensors compute: everywhere, since XLA has the type on all platforms."""
+    return True
