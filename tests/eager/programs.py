@@ -14,7 +14,7 @@ import torch
 from hypothesis import strategies as st
 
 from .steps import KINDS
-from .writer import Writer, values
+from .writer import Writer, is_leaf, values
 
 # (rtol, atol) for the coarsest dtype that a program has touched: a float64 that once was a float32 is no better.
 TOLERANCE = {torch.float64: 1e-10, torch.float32: 2e-5, torch.float16: 5e-3, torch.bfloat16: 4e-2}
@@ -53,22 +53,15 @@ class Program:
 @st.composite
 def programs(draw: st.DrawFn, shortest: int = 4, longest: int = 12) -> Program:
     """Programs of `shortest` to `longest` steps; a step is one or two lines."""
-    writer = Writer(lambda n: draw(_below(n)))
+    # Even odds for every choice: Hypothesis' own draws prefer the simple ones, and shrinking is `smallest`'s work.
+    random = draw(st.randoms(use_true_random=True))
+    writer = Writer(random.randrange)
     writer.add(KINDS["create"])
-    writer.add(KINDS["create"])
+    writer.add(KINDS["parameter" if writer.chance(2) else "create"])
     names = [name for name, kind in KINDS.items() for _ in range(kind.weight)]
     for _ in range(shortest + writer.below(longest - shortest + 1)):
         writer.add(KINDS[names[writer.below(len(names))]])
     return Program(tuple(writer.lines), frozenset(writer.dtypes))
-
-
-_STRATEGIES: dict[int, st.SearchStrategy[int]] = {}
-
-
-def _below(n: int) -> st.SearchStrategy[int]:
-    if n not in _STRATEGIES:
-        _STRATEGIES[n] = st.integers(0, n - 1)
-    return _STRATEGIES[n]
 
 
 @dataclass(frozen=True)
@@ -128,6 +121,7 @@ def run(program: Program, device: str) -> list[Observation]:
 
 
 def _observe(name: str, t: torch.Tensor, storages: dict[int, str]) -> Seen:
+    grad = _observe(f"{name}.grad", t.grad, {}) if is_leaf(t) and t.grad is not None else None
     facts: dict[str, object] = {
         "dtype": t.dtype,
         "shape": tuple(t.shape),
@@ -135,13 +129,12 @@ def _observe(name: str, t: torch.Tensor, storages: dict[int, str]) -> Seen:
         "strides": [s if n > 1 else None for n, s in zip(t.shape, t.stride(), strict=True)] if t.numel() else None,
         "storage_offset": t.storage_offset(),
         "requires_grad": t.requires_grad,
-        "is_leaf": t.is_leaf,
+        "is_leaf": is_leaf(t),
         "version": t._version,
         "shares the storage of": storages.get(t.untyped_storage()._cdata),
         "bytes of storage": t.untyped_storage().nbytes(),
-        "has a grad": t.is_leaf and t.grad is not None,
+        "has a grad": grad is not None,
     }
-    grad = _observe(f"{name}.grad", t.grad, {}) if t.is_leaf and t.grad is not None else None
     return Seen(name, facts, t.detach().cpu().clone(), grad)
 
 

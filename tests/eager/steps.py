@@ -172,11 +172,9 @@ def out(w: Writer) -> str | None:
     )
     found = w.target(lambda t: t.shape == shape and t.dtype == a.dtype and not share(t, a) and not t.requires_grad)
     if found is None or w.chance(3) or share(found[1], w.at(b)):
-        fresh = w.new()
-        size = w.pick([(0,), tuple(shape), (5,)])
-        return f"{fresh} = torch.empty({size}, dtype={a.dtype}, device=device); {call}out={fresh})".replace(
-            "(5,)", "(0,)"
-        )
+        fresh = w.new(reuse=False)
+        there = w.pick([f"empty((0,), dtype={a.dtype}", f"ones({tuple(shape)}, dtype={a.dtype}"])
+        return f"{fresh} = torch.{there}, device=device); {call}out={fresh})"
     return f"{call}out={found[0]})"
 
 
@@ -217,7 +215,7 @@ def reduce(w: Writer) -> str | None:
     ways = [f"sum({d})", "sum()", f"sum({d}, keepdim=True)", f"cumsum({d})", f"any({d})", "all()"]
     if t.is_floating_point() and t.numel():
         ways += [f"mean({d})", "mean()", f"softmax({d})", f"detach().amax({d})", f"log_softmax({d})", f"logsumexp({d})"]
-        ways += [f"detach().sort({d}, stable=True).values", f"var({d}, correction=0)"]
+        ways += [f"detach().sort(stable=True, dim={d}).values", f"var({d}, correction=0)"]
     return f"{w.new()} = {name}.{w.pick(ways)}"
 
 
@@ -305,6 +303,11 @@ def write_bits(w: Writer) -> str | None:
     return name and f"{name}.{w.pick(ways)}"
 
 
+@kind(4)
+def parameter(w: Writer) -> str:
+    return f"{w.new()} = {w.fresh(w.pick(SHAPES), w.pick(FLOATS))}.requires_grad_()"
+
+
 @kind(6)
 def need_gradient(w: Writer) -> str | None:
     name = w.name(lambda t: t.dtype in FLOATS and t.is_leaf and not t.requires_grad)
@@ -327,6 +330,8 @@ def backward(w: Writer) -> str | None:
 @kind(5)
 def use_gradient(w: Writer) -> str | None:
     name = w.name(lambda t: t.is_leaf and t.grad is not None)
+    if name is None:
+        return backward(w)
     ways = [
         f"with torch.no_grad(): {name}.sub_({name}.grad, alpha=0.1)",
         f"with torch.no_grad(): {name}.copy_({name} - 0.5 * {name}.grad)",
@@ -335,7 +340,7 @@ def use_gradient(w: Writer) -> str | None:
         f"{w.new()} = {name}.grad",
         f"{name}.grad.clamp_(-0.5, 0.5)",
     ]
-    return name and w.pick(ways)
+    return w.pick(ways)
 
 
 @kind(3)
@@ -347,7 +352,7 @@ def drop(w: Writer) -> str | None:
 @kind(3)
 def read(w: Writer) -> str | None:
     name = w.name(lambda t: t.numel() > 0)
-    ways = ["{0}.sum().item()", "float({0}.flatten()[0])", "{0}.flatten().tolist()[-1]"]
+    ways = ["{0}.sum().item()", "float({0}.detach().flatten()[0])", "{0}.flatten().tolist()[-1]"]
     return name and f"{w.new()} = torch.full((2,), {w.pick(ways).format(name)}, dtype=torch.float64, device=device)"
 
 

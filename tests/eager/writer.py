@@ -51,7 +51,7 @@ class Writer:
         self.lines.append(line)
         for name, t in self.tensors().items():
             self.dtypes.add(t.dtype)
-            if t.numel() > LONGEST_TENSOR:
+            if t.numel() > LONGEST_TENSOR or is_leaf(t) is None:
                 self.lines.append(f"del {name}")
                 del self.space[name]
 
@@ -64,9 +64,9 @@ class Writer:
     def chance(self, one_in: int) -> bool:
         return self.below(one_in) == one_in - 1
 
-    def new(self) -> str:
-        """A name to assign to: mostly fresh, sometimes one whose tensor is dropped by it."""
-        if self.chance(6) and self.tensors():
+    def new(self, *, reuse: bool = True) -> str:
+        """A name to assign to: mostly fresh, sometimes (with `reuse`) one whose tensor is dropped by it."""
+        if reuse and self.chance(6) and self.tensors():
             return self.pick(list(self.tensors()))
         self.count += 1
         return f"t{self.count}"
@@ -113,6 +113,14 @@ class Writer:
     def view_of(self, name: str) -> str:
         expression = name + _view(self, self.at(name))
         return expression + _view(self, self.at(expression)) if self.chance(3) else expression
+
+
+def is_leaf(t: torch.Tensor) -> bool | None:
+    """None if autograd refuses to look at the tensor: a view that `split` made, its base overwritten."""
+    try:
+        return t.is_leaf
+    except RuntimeError:
+        return None
 
 
 def _broadcasts(shape: Sequence[int], to: Sequence[int]) -> bool:

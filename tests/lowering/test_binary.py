@@ -5,10 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+import jax
 import pytest
 import torch
 
-from .check import check, lowered
+from torch_pjrt.lowering import Spec, apply
+
+from .check import check, lowered, to_cpu, to_jax
 
 aten = torch.ops.aten
 DTYPES = [torch.float32, torch.float64, torch.bfloat16, torch.int64, torch.int32, torch.uint8]
@@ -191,3 +194,28 @@ def shapes(results: Sequence[torch.Tensor]) -> list[tuple[int, ...]]:
 def test_rsub_of_bfloat16_rounds_once() -> None:
     got, want = lowered(aten.rsub.Scalar, torch.tensor([0.1, 3.3], dtype=torch.bfloat16), 1.0)
     assert shapes(got) == shapes(want) and torch.equal(got[0], want[0])
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.int64])
+@pytest.mark.parametrize("name", ["add", "sub", "mul", "div", "remainder", "fmod", "lerp", "addcmul", "gt", "clamp", "pow"])
+def test_float_numbers_that_arrive_at_run_time_promote_as_constants_do(name: str, dtype: torch.dtype) -> None:
+    """The recorder passes a float Scalar as a weakly typed 0-d array: a learning rate must not recompile anything."""
+    x, other = torch.tensor([3, -4, 1]).to(dtype), torch.tensor([2, 2, 5]).to(dtype)
+    if name in ("lerp", "addcmul"):
+        if not dtype.is_floating_point:
+            pytest.skip("floats only")
+        op, tensors = {"lerp": (aten.lerp.Scalar, [x, other]), "addcmul": (aten.addcmul.default, [x, x, other])}[name]
+    else:
+        op, tensors = {"clamp": aten.clamp.default, "pow": aten.pow.Scalar}.get(name) or getattr(aten, name).Scalar, [x]
+    number = 0.75
+    keyword = {"value": number} if name == "addcmul" else {}
+    order = [number, x] if name == "pow" else [*tensors, *([] if keyword else [number])]
+    want = op(*order, **keyword)
+    with jax.enable_x64(True):
+
+        def run(arrays: list[jax.Array], weak: jax.Array) -> list[jax.Array]:
+            args = [weak, *arrays] if name == "pow" else [*arrays, *([] if keyword else [weak])]
+            return apply(op, args, {"value": weak} if keyword else {}, [Spec(tuple(want.shape), want.dtype)])
+
+        got = to_cpu(jax.jit(run)([to_jax(t) for t in tensors], number)[0])
+    torch.testing.assert_close(got, want)

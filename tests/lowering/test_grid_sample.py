@@ -9,9 +9,9 @@ aten = torch.ops.aten
 CLOSE = {"rtol": 1e-4, "atol": 1e-4}
 
 
-@pytest.mark.parametrize("align", [False, True])
 @pytest.mark.parametrize(("mode", "padding"), list(itertools.product([0, 1, 2], [0, 1, 2])))
-def test_grid_sampler_2d_and_its_gradient_agree_with_cpu(mode: int, padding: int, align: bool) -> None:
+def test_grid_sampler_2d_and_its_gradient_agree_with_cpu(mode: int, padding: int) -> None:
+    align = (mode + padding) % 2 == 0  # every mode and every padding meets both
     x, grid = torch.randn(2, 3, 5, 6), torch.rand(2, 4, 3, 2) * 5 - 2.5
     check(aten.grid_sampler_2d.default, x, grid, mode, padding, align, **CLOSE)
     grad = torch.randn(2, 3, 4, 3)

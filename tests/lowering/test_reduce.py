@@ -50,7 +50,7 @@ def test_half_sums_add_up_in_float32() -> None:
 def test_means_and_variances_agree_with_cpu(dim: list[int] | None, dtype: torch.dtype) -> None:
     x = cube(dtype)
     check(aten.mean.dim, x, dim)
-    for correction in (None, 0, 2):
+    for correction in (None, 0, 0.5):
         check(aten.var.correction, x, dim, correction=correction)
         check(aten.std.correction, x, dim, correction=correction, keepdim=True)
         check(aten.var_mean.correction, x, dim, correction=correction)

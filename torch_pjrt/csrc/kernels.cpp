@@ -4,6 +4,7 @@
 #include "storage.h"
 
 #include <ATen/EmptyTensor.h>
+#include <ATen/Functions.h>
 #include <ATen/NativeFunctions.h>
 #include <ATen/native/Resize.h>
 #include <torch/library.h>
@@ -143,7 +144,28 @@ at::Tensor as_strided(
   return at::native::as_strided_tensorimpl(self, size, stride, offset);
 }
 
+// native_batch_norm writes to its running statistics without saying so in its schema; these overloads do say.
+std::tuple<at::Tensor, at::Tensor, at::Tensor> native_batch_norm(
+    const at::Tensor& input,
+    const std::optional<at::Tensor>& weight,
+    const std::optional<at::Tensor>& bias,
+    const std::optional<at::Tensor>& running_mean,
+    const std::optional<at::Tensor>& running_var,
+    bool training,
+    double momentum,
+    double eps) {
+  bool tracks = running_mean && running_mean->defined() && running_var && running_var->defined();
+  if (!tracks)
+    return at::_native_batch_norm_legit(input, weight, bias, training, momentum, eps);
+  auto mean = *running_mean;
+  auto var = *running_var;
+  if (training)
+    return at::_native_batch_norm_legit(input, weight, bias, mean, var, training, momentum, eps);
+  return at::_native_batch_norm_legit_no_training(input, weight, bias, mean, var, momentum, eps);
+}
+
 TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
+  m.impl("native_batch_norm", native_batch_norm);
   m.impl("empty.memory_format", empty_memory_format);
   m.impl("empty_strided", empty_strided);
   m.impl("resize_", resize_);

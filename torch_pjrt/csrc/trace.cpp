@@ -5,6 +5,7 @@
 #include "recorder.h"
 #include "state.h"
 
+#include <ATen/Context.h>
 #include <c10/util/Exception.h>
 #include <c10/util/flat_hash_map.h>
 #include <torch/csrc/Exceptions.h>
@@ -159,6 +160,8 @@ void run_trace(std::unique_ptr<Trace> trace) {
   std::vector<uint32_t> donatable;
   std::vector<ValuePtr> results;
   Hash128 key = t.hash;
+  // The precision of float32 dots is global state that lowerings read.
+  key.add(static_cast<uint64_t>(at::globalContext().float32MatmulPrecision()));
   {
     StateLock lock;
     for (uint32_t i = 0; i < t.outs.size(); ++i) {

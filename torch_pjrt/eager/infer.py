@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch._ops import OpOverload
 from torch.utils._python_dispatch import _disable_current_modes
+from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from ..lowering import Spec
 from ..lowering.apply import written
@@ -109,11 +110,14 @@ def infer(
     args = _converted(op, args)
     with torch.no_grad(), _disable_current_modes():
         metas = [_on_meta(a) for a in args]
-        results = _run(op, metas)
+        try:
+            results = _run(op, metas)
+        except NotImplementedError:
+            results = _shapes_of_lowering(op, metas)
     by_name = dict(zip((a.name for a in op._schema.arguments), metas, strict=True))
     changed = [t for n in written(op) for t in _tensors(by_name[n])]
     fresh: list[Any] = []
-    returned = results if isinstance(results, (tuple, list)) and len(op._schema.returns) != 1 else [results]
+    returned = [results] if len(op._schema.returns) == 1 else list(results or ())
     for value, ret in zip(returned, op._schema.returns, strict=True):
         if ret.alias_info is not None and ret.alias_info.is_write:
             continue
@@ -135,6 +139,35 @@ def _run(op: OpOverload, metas: list[Any]) -> Any:
     import torch._meta_registrations  # noqa: F401  (meta kernels of ops that have none in C++)
 
     return op(*args, **kwargs)
+
+
+def _shapes_of_lowering(op: OpOverload, metas: list[Any]) -> Any:
+    """Meta results of an op that PyTorch has no meta kernel for, from the shapes that its lowering makes."""
+    import jax
+
+    from ..lowering import find
+    from ..lowering.dtypes import to_numpy, to_torch
+
+    lowering = find(op)
+    if lowering is None or written(op):
+        raise NotImplementedError(f"{op.name()} has neither a meta kernel nor a lowering that tells its result's shape")
+    leaves, tree = tree_flatten(metas)
+    slots = [i for i, x in enumerate(leaves) if isinstance(x, torch.Tensor)]
+
+    def run(*arrays: jax.Array) -> Any:
+        filled = list(leaves)
+        for i, a in zip(slots, arrays, strict=True):
+            filled[i] = a
+        args = tree_unflatten(filled, tree)
+        names = [a.name for a in op._schema.arguments]
+        keyword = {n: v for n, v, a in zip(names, args, op._schema.arguments, strict=True) if a.kwarg_only}
+        return lowering.fn(*args[: len(args) - len(keyword)], **keyword)
+
+    with jax.enable_x64(True):
+        shapes = jax.eval_shape(
+            run, *(jax.ShapeDtypeStruct(tuple(leaves[i].shape), to_numpy(leaves[i].dtype)) for i in slots)
+        )
+    return jax.tree.map(lambda s: torch.empty(s.shape, dtype=to_torch(s.dtype), device="meta"), shapes)
 
 
 def _on_meta(x: Any) -> Any:
