@@ -50,8 +50,7 @@ class ViT(nn.Module):
     def __init__(self, dropout: float, dim: int = 64, depth: int = 2, heads: int = 4) -> None:
         super().__init__()
         self.embed = nn.Conv2d(1, dim, kernel_size=4, stride=2, padding=1)
-        # Not the usual 0.02: patches are small here, and positions that start near 0 cost 4 points of accuracy.
-        self.positions = nn.Parameter(0.5 * torch.randn(1, (SIZE // 2) ** 2, dim))
+        self.positions = nn.Parameter(0.02 * torch.randn(1, (SIZE // 2) ** 2, dim))
         self.blocks = nn.Sequential(*(Block(dim, heads, dropout) for _ in range(depth)))
         self.norm = nn.LayerNorm(dim)
         self.head = nn.Linear(dim, CLASSES)
@@ -64,8 +63,8 @@ class ViT(nn.Module):
 class Residual(nn.Module):
     """Two 3x3 convolutions with batch norm, added to what came in (through a 1x1 convolution where shapes differ).
 
-    SiLU, not ReLU, so that runs can be compared: ReLU's kink makes training chaotic. Initial weights changed by one
-    unit in the last place move the loss by 2 % within 22 steps with ReLU, by less than 1e-6 in 88 steps with SiLU.
+    SiLU, not ReLU, so that runs on two devices can be compared: with ReLU, initial weights changed by one unit in the
+    last place move the loss by 0.7 % and 5 % within 88 steps (two random changes), with SiLU by less than 3e-7.
     """
 
     def __init__(self, inputs: int, outputs: int, stride: int) -> None:

@@ -71,10 +71,6 @@ class Raised:
     line: str
     error: type[BaseException]
 
-    def differences(self, other: object, tolerance: float, scale: float) -> Iterator[str]:
-        if self != other:
-            yield f"`{self.line}` raises {self.error.__name__} on the CPU, not {other}"
-
 
 @dataclass(frozen=True)
 class Seen:
@@ -85,10 +81,7 @@ class Seen:
     value: torch.Tensor
     grad: Seen | None
 
-    def differences(self, other: object, tolerance: float, scale: float) -> Iterator[str]:
-        if not isinstance(other, Seen) or other.name != self.name:
-            yield f"{self.name} is there on the CPU; there is {other} instead"
-            return
+    def differences(self, other: Seen, tolerance: float, scale: float) -> Iterator[str]:
         for fact, wanted in self.facts.items():
             if other.facts[fact] != wanted:
                 yield f"{self.name}: {fact} is {other.facts[fact]}, on the CPU {wanted}"
@@ -145,12 +138,15 @@ def differences(program: Program, device: str) -> list[str]:
         got = run(program, device)
     except Exception as error:
         return [f"reading the tensors raised {type(error).__name__}: {error}"]
-    floats = [s.value for s in wanted if isinstance(s, Seen) and s.value.is_floating_point() and s.value.numel()]
+    errors, device_errors = ([s for s in seen if isinstance(s, Raised)] for seen in (wanted, got))
+    if errors != device_errors:
+        return [f"raised: {device_errors}, on the CPU {errors}"]
+    tensors, device_tensors = ({s.name: s for s in seen if isinstance(s, Seen)} for seen in (wanted, got))
+    if tensors.keys() != device_tensors.keys():
+        return [f"tensors left: {[*device_tensors]}, on the CPU {[*tensors]}"]
+    floats = [s.value for s in tensors.values() if s.value.is_floating_point() and s.value.numel()]
     scale = max([1.0, *(float(v.abs().nan_to_num(0, 0, 0).max()) for v in floats)])
-    found = [d for w, g in zip(wanted, got, strict=False) for d in w.differences(g, program.tolerance, scale)]
-    if not found and len(wanted) != len(got):
-        found.append(f"{len(got)} things to see, on the CPU {len(wanted)}: {got[len(wanted) :] or wanted[len(got) :]}")
-    return found
+    return [d for n, s in tensors.items() for d in s.differences(device_tensors[n], program.tolerance, scale)]
 
 
 def smallest(program: Program, fails: Callable[[Program], bool]) -> Program:

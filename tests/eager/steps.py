@@ -283,7 +283,13 @@ def convert(w: Writer) -> str | None:
     if name is None:
         return None
     t = w.at(name)
-    ways = ["clone()", "contiguous()", "clone(memory_format=torch.contiguous_format)", "cpu().to(device)", "to(device)"]
+    ways = [
+        "clone()",
+        "contiguous()",
+        "clone(memory_format=torch.contiguous_format)",
+        "cpu().clone().to(device)",
+        "to(device)",
+    ]
     ways += [f"to({d})" for d in FLOATS] + ["cpu().add(1).to(device)"]
     if not t.is_floating_point():
         ways += ["to(torch.int64)", "to(torch.int32)", "bool()", "to(torch.uint8)"]

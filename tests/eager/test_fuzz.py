@@ -122,8 +122,8 @@ def test_the_smallest_failing_program_keeps_only_the_lines_it_needs() -> None:
         ("t1 = torch.ones(2, 2).t().contiguous().t()", "strides"),
         ("t1 = torch.ones(2, 2, requires_grad=True)", "requires_grad"),
         ("t1 = torch.ones(5)[1:].view(2, 2)", "storage_offset"),
-        ("t1 = t1.sum(9)", "raises|instead|there"),
-        ("t1 = torch.ones(2, 2); t0 = t1", "things to see|instead"),
+        ("t1 = t1.sum(9)", "raised"),
+        ("t1 = torch.ones(2, 2); t0 = t1", "tensors left"),
     ],
 )
 def test_a_device_that_does_something_else_is_noticed(wrong: str, said: str) -> None:
@@ -131,4 +131,4 @@ def test_a_device_that_does_something_else_is_noticed(wrong: str, said: str) -> 
     line = "if device == 'cpu': t1 = torch.ones(2, 2)\nelse: " + wrong
     program = Program((line,), frozenset({torch.float32}))
     found = "\n".join(differences(program, "meta"))
-    assert any(part in found for part in said.split("|")), found
+    assert said in found

@@ -130,6 +130,17 @@ def test_functions_of_two_floats_agree_with_cpu(name: str, dtype: torch.dtype) -
     check(getattr(aten, name).default, a, torch.tensor([0.5, -0.75, 2.0, -math.inf], dtype=dtype))
 
 
+def test_logaddexp_of_complex_numbers_turns_from_the_larger_one() -> None:
+    check(
+        aten.logaddexp.default, torch.randn(99, dtype=torch.complex64) * 3, torch.randn(99, dtype=torch.complex64) * 3
+    )
+
+
+def test_ldexp_multiplies_by_powers_of_two() -> None:
+    check(aten.ldexp.Tensor, torch.tensor([1.5, -3.0]), torch.tensor([[3], [-2]]))
+    check(aten.ldexp.Tensor, torch.tensor([3, 5]), torch.tensor([1, 2]))
+
+
 def test_copysign_sees_the_sign_of_zero() -> None:
     check(aten.copysign.Tensor, torch.tensor([1.0, -2.0, 3.0]), torch.tensor([-0.0, 0.0, -5.0]))
     check(aten.copysign.Scalar, torch.tensor([1, -2, 3]), -1.0)
@@ -197,7 +208,9 @@ def test_rsub_of_bfloat16_rounds_once() -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.int64])
-@pytest.mark.parametrize("name", ["add", "sub", "mul", "div", "remainder", "fmod", "lerp", "addcmul", "gt", "clamp", "pow"])
+@pytest.mark.parametrize(
+    "name", ["add", "sub", "mul", "div", "remainder", "fmod", "lerp", "addcmul", "gt", "clamp", "pow"]
+)
 def test_float_numbers_that_arrive_at_run_time_promote_as_constants_do(name: str, dtype: torch.dtype) -> None:
     """The recorder passes a float Scalar as a weakly typed 0-d array: a learning rate must not recompile anything."""
     x, other = torch.tensor([3, -4, 1]).to(dtype), torch.tensor([2, 2, 5]).to(dtype)

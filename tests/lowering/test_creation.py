@@ -63,6 +63,7 @@ def test_linspace_and_logspace_agree_with_cpu(steps: int, dtype: torch.dtype) ->
     if dtype.is_floating_point:
         check(aten.logspace.default, -1, 2, steps, 2.0, dtype=dtype, **loose)
         check(aten.logspace.out, 0, 2, steps, out=torch.empty(steps, dtype=dtype), **loose)
+    check(aten.logspace.default, 0, 4, steps, 2.0, dtype=torch.int64)
     check(aten.linspace.Tensor_Scalar, torch.tensor(0.5), 2, steps, dtype=dtype, **loose)
 
 

@@ -12,6 +12,7 @@ import torch
 from scipy import stats
 
 from torch_pjrt.lowering import Spec, apply
+from torch_pjrt.lowering.dtypes import to_numpy
 
 from .check import check, to_cpu, to_jax
 
@@ -40,8 +41,6 @@ def fill(
 ) -> torch.Tensor:
     """The new value of a tensor that an in-place random op fills: it sees a shape and a dtype only."""
     with jax.enable_x64(True):
-        from torch_pjrt.lowering.dtypes import to_numpy
-
         like = jax.ShapeDtypeStruct(shape, to_numpy(dtype))
         key = jax.numpy.asarray([seed, 2, 3, 4], dtype=np.uint32)
         return to_cpu(apply(op, [like, *args], {}, [Spec(shape, dtype)], key)[0])
@@ -95,6 +94,17 @@ def test_functional_factories_draw_the_dtype_they_are_asked_for(dtype: torch.dty
     like = torch.zeros(N, dtype=dtype)
     assert draw(aten.rand_like.default, like, out=[((N,), dtype)])[0].equal(u)
     assert draw(aten.randn_like.default, like, out=[((N,), dtype)])[0].equal(n)
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+def test_out_overloads_draw_in_the_dtype_of_out(dtype: torch.dtype) -> None:
+    with jax.enable_x64(True):
+        like = jax.ShapeDtypeStruct((N,), to_numpy(dtype))
+        key = jax.numpy.asarray([1, 2, 3, 4], dtype=np.uint32)
+        (u,) = apply(aten.rand.out, [[N]], {"out": like}, [Spec((N,), dtype)], key)
+        (n,) = apply(aten.normal.out, [1.0, 2.0, [N]], {"out": like}, [Spec((N,), dtype)], key)
+    assert to_cpu(u).min() >= 0 and to_cpu(u).max() < 1
+    assert abs(to_cpu(n).double().mean() - 1) < 0.06 and abs(to_cpu(n).double().std() - 2) < 0.06
 
 
 def test_exponential_is_never_zero_nor_infinite() -> None:

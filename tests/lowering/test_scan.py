@@ -50,3 +50,4 @@ def test_logcumsumexp_agrees_with_cpu(dtype: torch.dtype) -> None:
     check(aten.logcumsumexp.default, x, 1)
     check(aten.logcumsumexp.default, x, -2)
     check(aten.logcumsumexp.default, x[0, 0], 0)
+    check(aten.logcumsumexp.default, torch.randn(30, 9, dtype=torch.complex64), 1)

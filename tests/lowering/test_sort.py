@@ -99,3 +99,4 @@ def test_searchsorted_agrees_with_cpu(right: bool) -> None:
     check(aten.bucketize.Tensor, values, rows[0], right=right, out_int32=True)
     check(aten.bucketize.Scalar, 4, torch.tensor([1, 4, 6]), right=right)
     check(aten.bucketize.Tensor, torch.ones(0), rows[0])
+    check(aten.searchsorted.Tensor, torch.ones(0, 3), torch.ones(0, 2), right=right)

@@ -69,5 +69,11 @@ def test_logit_and_its_backward_clamp_by_eps(eps: float | None) -> None:
 
 
 @pytest.mark.parametrize("p", [1, 3])
-def test_mvlgamma_works_through_its_decomposition(p: int) -> None:
+def test_mvlgamma_agrees_with_cpu(p: int) -> None:
     check(aten.mvlgamma.default, torch.tensor([2.5, 3.0, 7.25]), p)
+
+
+def test_zeta_and_trigamma_have_their_poles() -> None:
+    q = torch.tensor([-2.0, -1.5, 0.0, 0.5, 3.0])
+    check(aten.special_zeta.default, torch.tensor([[0.5], [1.0], [2.0], [2.5], [3.0]]), q, rtol=1e-5, atol=1e-6)
+    check(aten.polygamma.default, 1, torch.tensor([-20.3, -0.5, 0.25, 0.75, 30.0]), rtol=1e-5, atol=1e-6)

@@ -661,6 +661,7 @@ bool append_call(
     Trace& trace,
     const Call& call,
     const OpEntry& entry,
+    const std::optional<std::array<uint32_t, 4>>& key,
     std::vector<ValuePtr>& made,
     std::vector<ValuePtr>& dropped) {
   TraceNode n{};
@@ -700,6 +701,8 @@ bool append_call(
     bases.push_back(o);
   }
   trace.floats.insert(trace.floats.end(), call.floats.begin(), call.floats.end());
+  if (key)
+    trace.keys.insert(trace.keys.end(), key->begin(), key->end());
   for (size_t i = 0; i < entry.outs.size(); ++i)
     trace.outs.push_back(entry.outs[i] == nullptr ? ValuePtr() : trace.promise(entry.outs[i]));
   made.assign(trace.outs.begin() + n.first_out, trace.outs.end());
@@ -733,6 +736,9 @@ bool append_call(
       u.structure = base.structure;
       u.first_operand = static_cast<uint32_t>(trace.operands.size());
       u.first_out = static_cast<uint32_t>(trace.outs.size());
+      u.first_float = static_cast<uint32_t>(trace.floats.size());
+      u.first_int = static_cast<uint32_t>(trace.ints.size());
+      u.first_key = static_cast<uint32_t>(trace.keys.size());
       Operand content = trace.refer(value);
       content.view = content.base;
       trace.operands.push_back(base);
@@ -785,11 +791,9 @@ void Recorder::record(const c10::OperatorHandle& op, Stack* stack) {
         auto& trace = current_trace(call.device);
         if (entry->resizes) {
           lacks = Missing::kSize;
-        } else if (!append_call(trace, call, *entry, made, dropped)) {
+        } else if (!append_call(trace, call, *entry, key, made, dropped)) {
           lacks = Missing::kPlan;
         } else {
-          if (key)
-            trace.keys.insert(trace.keys.end(), key->begin(), key->end());
           prefix = trace.nodes.back().prefix;
           known = knows_source(prefix);
         }
@@ -838,8 +842,11 @@ void Recorder::record(const c10::OperatorHandle& op, Stack* stack) {
 
 namespace {
 
-bool is_view(const c10::FunctionSchema& schema) {
-  for (const auto& r : schema.returns())
+// View ops, also those that turn a tensor into a view in place (unsqueeze_), are metadata: never recorded.
+bool is_view(const c10::OperatorHandle& op) {
+  if (op.hasTag(at::Tag::inplace_view))
+    return true;
+  for (const auto& r : op.schema().returns())
     if (r.alias_info() != nullptr && !r.alias_info()->isWrite())
       return true;
   return false;
@@ -873,7 +880,7 @@ void register_recorders() {
       continue;
     auto op = dispatcher.findSchema(name);
     if (!op || op->hasKernelForDispatchKey(c10::DispatchKey::PrivateUse1) ||
-        op->hasKernelForDispatchKey(c10::DispatchKey::CompositeImplicitAutograd) || is_view(op->schema()) ||
+        op->hasKernelForDispatchKey(c10::DispatchKey::CompositeImplicitAutograd) || is_view(*op) ||
         chooses_device(op->schema()) || !has_tensor_argument(op->schema()))
       continue;
     handles->push_back(dispatcher.registerImpl(

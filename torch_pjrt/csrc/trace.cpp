@@ -3,6 +3,7 @@
 #include "modes.h"
 #include "python.h"
 #include "recorder.h"
+#include "split.h"
 #include "state.h"
 
 #include <ATen/Context.h>
@@ -151,8 +152,26 @@ py::object as_numpy(const std::vector<T>& v) {
   return py::array_t<T>(static_cast<py::ssize_t>(v.size()), v.data());
 }
 
+void run_trace(std::unique_ptr<Trace> trace, bool may_split);
+
+// Runs a trace piece by piece. If one fails, what the later ones should have made fails with it.
+void run_pieces(std::unique_ptr<Trace> whole, const std::vector<size_t>& cuts) {
+  auto pieces = split(std::move(whole), cuts, [](c10::DeviceIndex d) { return fresh_trace(d); });
+  std::exception_ptr first;
+  for (auto& piece : pieces) {
+    try {
+      run_trace(std::move(piece), /*may_split=*/false);
+    } catch (...) {
+      if (!first)
+        first = std::current_exception();
+    }
+  }
+  if (first)
+    std::rethrow_exception(first);
+}
+
 // Runs one cut trace. Every result is bound, or fails with the exception that is thrown.
-void run_trace(std::unique_ptr<Trace> trace) {
+void run_trace(std::unique_ptr<Trace> trace, bool may_split) {
   py::gil_scoped_acquire gil;
   drain_released_arrays();
   Trace& t = *trace;
@@ -177,21 +196,31 @@ void run_trace(std::unique_ptr<Trace> trace) {
   }
   if (live.empty())
     return;
+  for (uint32_t i = 0; i < t.inputs.size(); ++i) {
+    const PyObject* array = t.inputs[i]->array;
+    if (t.inputs[i].use_count() == 1 && array != nullptr && Py_REFCNT(array) == 1) {
+      donatable.push_back(i);
+      key.add(uint64_t{i} << 32 | 1);
+    }
+  }
+  auto found = executables().find(key);
+  PyObject* executable = found == executables().end() ? nullptr : found->second;
+  if (executable == nullptr && may_split) {
+    std::vector<size_t> cuts = where_to_split(t);
+    if (!cuts.empty()) {
+      results.clear();
+      run_pieces(std::move(trace), cuts);
+      return;
+    }
+  }
   try {
     py::list inputs;
-    for (uint32_t i = 0; i < t.inputs.size(); ++i) {
-      const Value& v = *t.inputs[i];
-      if (v.failure)
-        throw_failure(v);
-      TORCH_INTERNAL_ASSERT(v.array != nullptr, "an input of a trace was never made");
-      if (t.inputs[i].use_count() == 1 && Py_REFCNT(v.array) == 1) {
-        donatable.push_back(i);
-        key.add(uint64_t{i} << 32 | 1);
-      }
-      inputs.append(py::reinterpret_borrow<py::object>(v.array));
+    for (const auto& v : t.inputs) {
+      if (v->failure)
+        throw_failure(*v);
+      TORCH_INTERNAL_ASSERT(v->array != nullptr, "an input of a trace was never made");
+      inputs.append(py::reinterpret_borrow<py::object>(v->array));
     }
-    auto found = executables().find(key);
-    PyObject* executable = found == executables().end() ? nullptr : found->second;
     if (executable == nullptr) {
       executable = bridge().compile(describe_trace(t, live, donatable)).release().ptr();
       executables().emplace(key, executable);
@@ -266,37 +295,37 @@ ValuePtr Trace::promise(const Layout* layout) {
 void Trace::append(TraceNode n) {
   n.operand_count = static_cast<uint32_t>(operands.size()) - n.first_operand;
   n.out_count = static_cast<uint32_t>(outs.size()) - n.first_out;
-  hash.add(static_cast<uint64_t>(n.kind));
-  hash.add(n.entry == nullptr ? 0 : n.entry->id);
-  if (n.structure != nullptr)
-    hash.add(n.structure->id);
+  Hash128 own;
+  own.add(static_cast<uint64_t>(n.kind) | (n.structure == nullptr ? 0 : uint64_t{n.structure->id} << 2));
+  own.add(n.entry == nullptr ? 0 : n.entry->id);
   for (uint32_t i = 0; i < n.operand_count; ++i) {
     const auto& o = operands[n.first_operand + i];
-    hash.add(
-        static_cast<uint64_t>(o.kind) | static_cast<uint64_t>(o.run_time_starts) << 2 | uint64_t{o.index} << 3 |
-        uint64_t{o.out} << 40);
-    hash.add(o.base);
+    hash.add(static_cast<uint64_t>(o.kind) | uint64_t{o.index} << 2 | uint64_t{o.out} << 40);
+    own.add(o.base);
     if (o.structure != nullptr) {
-      hash.add(uint64_t{o.structure->id} << 1 | 1);
+      own.add(uint64_t{o.structure->id} << 1 | static_cast<uint64_t>(o.run_time_starts));
       if (!o.run_time_starts)
         for (uint32_t s = 0; s < o.start_count; ++s)
-          hash.add(static_cast<uint64_t>(starts[o.first_start + s]));
+          own.add(static_cast<uint64_t>(starts[o.first_start + s]));
     }
   }
   for (uint32_t i = 0; i < n.out_count; ++i) {
     auto& v = outs[n.first_out + i];
     if (v) {
       v->out = i;
-      hash.add(v->layout);
+      own.add(v->layout);
     }
   }
+  hash.add(own.a);
+  hash.add(own.b);
+  n.signature = own.a;
   n.prefix = hash.a;
   nodes.push_back(n);
   uint32_t border = borders.empty() ? 0 : borders.back();
   if (nodes.size() > 1) {
-    while (border > 0 && nodes[border].entry != n.entry)
+    while (border > 0 && nodes[border].signature != n.signature)
       border = borders[border - 1];
-    if (nodes[border].entry == n.entry)
+    if (nodes[border].signature == n.signature)
       ++border;
   }
   borders.push_back(border);
@@ -326,7 +355,7 @@ void flush(c10::DeviceIndex device) {
     t->operands.reserve(cut->operands.size());
     t->outs.reserve(cut->outs.size());
   }
-  run_trace(std::move(cut));
+  run_trace(std::move(cut), /*may_split=*/true);
 }
 
 void flush_all() {
@@ -368,6 +397,13 @@ void throw_failure(const Value& value) {
 
 bool knows_source(uint64_t prefix) {
   return sources().find(prefix) != sources().end();
+}
+
+void copy_source(uint64_t from, uint64_t to) {
+  StateLock lock;
+  auto it = sources().find(from);
+  if (it != sources().end() && sources().size() < kMaxSources)
+    sources().emplace(to, it->second);
 }
 
 void remember_source(uint64_t prefix) {

@@ -52,6 +52,8 @@ struct TraceNode {
   uint32_t first_float, first_int, first_key;
   // The rolling hash up to and including this node: the key of its source line.
   uint64_t prefix;
+  // The node by itself: what it does to which layouts, but not from where its operands come.
+  uint64_t signature;
 };
 
 struct Trace {
@@ -100,5 +102,6 @@ PyObject* array_of(const ValuePtr& value, const char* cause);
 // Lines of the user's program, by trace prefix.
 bool knows_source(uint64_t prefix);
 void remember_source(uint64_t prefix);
+void copy_source(uint64_t from, uint64_t to);
 
 } // namespace torch_pjrt

@@ -106,6 +106,11 @@ def pow_tensor(self: Array, exponent: Array) -> Array:
     return jnp.where(exponent < 0, inverse, whole)
 
 
+@pointwise("ldexp.Tensor", floating=True)
+def ldexp(self: Array, other: Array) -> Array:
+    return self * jnp.exp2(other)
+
+
 @pointwise("atan2", floating=True)
 def atan2(self: Array, other: Array) -> Array:
     return jnp.arctan2(self, other)
@@ -130,7 +135,11 @@ def nextafter(self: Array, other: Array) -> Array:
 
 @pointwise("logaddexp", floating=True)
 def logaddexp(self: Array, other: Array) -> Array:
-    return jnp.logaddexp(self, other)
+    if not jnp.iscomplexobj(self):
+        return jnp.logaddexp(self, other)
+    ordered = self.real >= other.real
+    high, low = jnp.where(ordered, self, other), jnp.where(ordered, other, self)
+    return jnp.where(jnp.isinf(high.real) & (high == low), high, high + jnp.log1p(jnp.exp(low - high)))
 
 
 @pointwise("logaddexp2", floating=True)

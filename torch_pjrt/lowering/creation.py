@@ -114,8 +114,16 @@ def arange_start_out(
 
 @lower("linspace", "linspace.Tensor_Tensor", "linspace.Tensor_Scalar", "linspace.Scalar_Tensor")
 def linspace(start: Number, end: Number, steps: int, *, dtype: torch.dtype | None = None, **factory: Layout) -> Array:
-    """The first half counts up from `start`, the second down from `end`, so that both ends are exact."""
     kind = dtype or promote([start, end, 0.0])
+    values = _between(start, end, steps, kind)
+    return values if kind.is_floating_point or kind.is_complex else jnp.trunc(values)
+
+
+def _between(start: Number, end: Number, steps: int, kind: torch.dtype) -> Array:
+    """The first half counts up from `start`, the second down from `end`, so that both ends are exact.
+
+    An integer `kind` truncates the ends, but what lies between them is in float64.
+    """
     whole = not (kind.is_floating_point or kind.is_complex)
     compute = to_numpy(torch.float64 if whole else opmath(kind))
     first, last = jnp.asarray(start).astype(compute), jnp.asarray(end).astype(compute)
@@ -126,8 +134,7 @@ def linspace(start: Number, end: Number, steps: int, *, dtype: torch.dtype | Non
     place = lax.iota(np.int32, steps)
     step = (last - first) / (steps - 1)
     up, down = first + step * place.astype(compute), last - step * (steps - 1 - place).astype(compute)
-    values = jnp.where(place < steps // 2, up, down)
-    return jnp.trunc(values) if whole else values
+    return jnp.where(place < steps // 2, up, down)
 
 
 @lower("linspace.out", write_only=["out"])
@@ -145,7 +152,7 @@ def logspace(
     dtype: torch.dtype | None = None,
     **factory: Layout,
 ) -> Array:
-    exponent = linspace(start, end, steps, dtype=dtype)
+    exponent = _between(start, end, steps, dtype or promote([start, end, 0.0]))
     return jnp.power(jnp.asarray(base).astype(exponent.dtype), exponent)
 
 

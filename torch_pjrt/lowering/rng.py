@@ -81,6 +81,13 @@ def normal_sized(
     return standard_normal(key, size, _float(dtype)) * std + mean
 
 
+@lower("normal.out", random=True, dynamic=["mean", "std"], write_only=["out"])
+def normal_out(
+    mean: Number, std: Number, size: Sequence[int], *, generator: Ignored = None, out: Like, key: Array
+) -> Array:
+    return normal(out, mean, std, key=key)
+
+
 @lower("log_normal", "log_normal_", random=True, dynamic=["mean", "std"], write_only=["self"])
 def log_normal(self: Like, mean: Number = 1.0, std: Number = 2.0, *, generator: Ignored = None, key: Array) -> Array:
     return jnp.exp(standard_normal(key, self.shape, self.dtype) * std + mean)
@@ -170,6 +177,11 @@ def _last_counted(dtype: np.dtype) -> int:
 @lower("rand", "rand.generator", random=True)
 def rand(size: Sequence[int], *, dtype: torch.dtype | None = None, key: Array, **factory: Ignored) -> Array:
     return unit(key, size, _float(dtype))
+
+
+@lower("rand.out", "rand.generator_out", random=True, write_only=["out"])
+def rand_out(size: Sequence[int], *, generator: Ignored = None, out: Like, key: Array) -> Array:
+    return unit(key, size, out.dtype)
 
 
 @lower("rand_like", "rand_like.generator", random=True)

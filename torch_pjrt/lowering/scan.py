@@ -7,6 +7,7 @@ import numpy as np
 import torch
 from jax import Array, lax
 
+from .binary import logaddexp
 from .copy import convert
 from .dtypes import to_numpy
 from .reduce import total_dtype
@@ -31,7 +32,11 @@ def cumprod(self: Array, dim: int, *, dtype: torch.dtype | None = None) -> Array
 @lower("logcumsumexp", "_logcumsumexp")
 def logcumsumexp(self: Array, dim: int) -> Array:
     x = widen(self)
-    return lax.cumlogsumexp(x, dim % x.ndim) if x.ndim else x
+    if x.ndim == 0:
+        return x
+    if jnp.iscomplexobj(x):
+        return lax.associative_scan(logaddexp, x, axis=dim % x.ndim)
+    return lax.cumlogsumexp(x, dim % x.ndim)
 
 
 @lower("cummax")

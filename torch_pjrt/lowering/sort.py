@@ -152,6 +152,8 @@ def searchsorted(
     dtype = to_numpy(promote([sorted_sequence, self]))
     sequence, values = sorted_sequence.astype(dtype), jnp.asarray(self).astype(dtype)
     where = "right" if right or side == "right" else "left"
+    if values.size == 0:
+        return jnp.zeros(values.shape, np.int32)
     if sequence.ndim == 1:
         return jnp.searchsorted(sequence, values, side=where)
     rows, queries = sequence.reshape(-1, sequence.shape[-1]), values.reshape(-1, values.shape[-1])

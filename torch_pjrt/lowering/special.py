@@ -42,11 +42,25 @@ def digamma(self: Array) -> Array:
 
 @pointwise("polygamma", floating=True, static=["n"])
 def polygamma(n: int, self: Array) -> Array:
-    """(-1)^(n+1) n! zeta(n + 1, x): https://dlmf.nist.gov/25.11.E12."""
+    """(-1)^(n+1) n! zeta(n + 1, x): https://dlmf.nist.gov/25.11.E12.
+
+    The trigamma function, which digamma's gradient needs, reflects its negative half: https://dlmf.nist.gov/5.15.E6.
+    """
     if n == 0:
         return digamma(self)
-    zeta = lax.zeta(jnp.full_like(self, n + 1), self)
-    return (-1.0) ** (n + 1) * math.factorial(n) * zeta
+    order = jnp.full_like(self, n + 1)
+    if n == 1:
+        low = self < 0.5
+        tail = _zeta(order, jnp.where(low, 1 - self, self))
+        return jnp.where(low, (math.pi / jnp.sin(math.pi * self)) ** 2 - tail, tail)
+    return (-1.0) ** (n + 1) * math.factorial(n) * _zeta(order, self)
+
+
+@pointwise("mvlgamma", floating=True, aside=["p"])
+def mvlgamma(self: Array, p: int) -> Array:
+    """log of the multivariate gamma function, a sum of p lgammas: https://dlmf.nist.gov/35.3."""
+    total = p * (p - 1) / 4 * math.log(math.pi)
+    return sum((lax.lgamma(self - i / 2) for i in range(p)), jnp.full_like(self, total))
 
 
 @pointwise("igamma", floating=True)
@@ -61,7 +75,13 @@ def igammac(self: Array, other: Array) -> Array:
 
 @pointwise("special_zeta", "special_zeta.self_scalar", "special_zeta.other_scalar", floating=True)
 def zeta(self: Array, other: Array) -> Array:
-    return lax.zeta(*jnp.broadcast_arrays(self, other))
+    return _zeta(*jnp.broadcast_arrays(self, other))
+
+
+def _zeta(x: Array, q: Array) -> Array:
+    """XLA's, with PyTorch's poles: infinite at x = 1 and at q = 0, -1, -2, ..., nan where x < 1."""
+    pole = (x == 1) | ((x > 1) & (q <= 0) & (q == jnp.floor(q)))
+    return jnp.where(pole, jnp.inf, jnp.where(x < 1, jnp.nan, lax.zeta(x, q)))
 
 
 @pointwise("xlogy.Tensor", "xlogy.Scalar_Self", "xlogy.Scalar_Other", floating=True)
