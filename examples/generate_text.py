@@ -60,7 +60,8 @@ def generate(device: str, prompt: str = PROMPT, new_tokens: int = 64) -> Generat
         max_new_tokens=new_tokens,
         do_sample=False,
         # A static cache has room for all tokens from the start. Its shapes stay the same from token to token, so a
-        # compiling device uses one program for every token; the default cache grows, and each length is a program.
+        # compiling device reuses the model's program for every token; the default cache grows, and each length would
+        # be a program of the whole model. (generate's own list of tokens still grows: small programs, quickly made.)
         cache_implementation="static",
         streamer=streamer,
     )

@@ -52,7 +52,6 @@ def lowered(op: OpOverload, *args: Any, **kwargs: Any) -> tuple[list[torch.Tenso
         expected += [t for t in tree_flatten(kept)[0] if isinstance(t, torch.Tensor)]
     specs = [Spec(tuple(t.shape), t.dtype) for t in expected]
     with jax.enable_x64(True):
-
         leaves, tree = tree_flatten((args, kwargs))
         slots = [i for i, x in enumerate(leaves) if isinstance(x, torch.Tensor)]
 

@@ -55,6 +55,9 @@ PUBLIC_API: dict[str, str] = {
 
 __all__ = list(PUBLIC_API)
 
+# torch.utils.checkpoint saves the random state of devices that say so. Ours exists before the client starts.
+_initialized = True
+
 
 def __getattr__(name: str) -> Any:
     if name.startswith("_") or name not in PUBLIC_API:

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import os
+import sys
 from typing import Any
 
 import torch
 
 from .. import _C
-
-_PID = os.getpid()
 
 
 def index_of(device: Any = None) -> int:
@@ -35,9 +33,8 @@ def is_available() -> bool:
 
 def is_initialized() -> bool:
     """Whether this process has used the device."""
-    from ..runtime.client import started
-
-    return started()
+    client = _client()
+    return client is not None and bool(client.started())
 
 
 def init() -> None:
@@ -98,6 +95,10 @@ def synchronize(device: Any = None) -> None:
 
 def in_bad_fork() -> bool:
     """Whether this is a forked child of a process that had started the client: PJRT does not survive a fork."""
-    from ..runtime.client import started_before_fork
+    client = _client()
+    return client is not None and bool(client.started_before_fork())
 
-    return started_before_fork()
+
+def _client() -> Any:
+    """The module of the PJRT client if something has imported it: JAX would come with it."""
+    return sys.modules.get(f"{__package__.rpartition('.')[0]}.runtime.client")

@@ -81,13 +81,18 @@ def fallback(name: str, args: list[Any]) -> Any:
 
 def compile_trace(description: dict[str, Any]) -> Any:
     """See eager.trace."""
+    from ..runtime.client import check_not_forked
     from .trace import compile_trace as compiled
 
+    check_not_forked()
     return compiled(description)
 
 
 def run(executable: Any, inputs: list[Any], floats: Any, ints: Any, keys: Any) -> list[Any]:
     """Run a compiled trace; an error of the runtime names the ops it came from."""
+    from ..runtime.client import check_not_forked
+
+    check_not_forked()
     try:
         results: list[Any] = executable(inputs, floats, ints, keys)
         return results
@@ -143,15 +148,25 @@ def host_sync(cause: str) -> None:
 
 
 def device_count() -> int:
-    """See runtime.client."""
-    from ..runtime.platform import device_count_hint
+    """How many devices there are; 0 if the platform does not start. It must not raise: autograd asks in any program."""
+    from ..runtime.platform import PlatformError, device_count_hint
 
     hint = device_count_hint()
     if hint is not None:
         return hint
     from ..runtime.client import device_count as count
 
-    return count()
+    try:
+        return count()
+    except PlatformError:
+        return 0
+
+
+def no_device() -> None:
+    """Raise PlatformError, which says why there is no device and how to get one."""
+    from ..runtime.client import devices
+
+    devices()
 
 
 def device_memory(index: int) -> tuple[int, int]:
@@ -176,6 +191,7 @@ _C.set_bridge(
         "wait": wait,
         "host_sync": host_sync,
         "device_count": device_count,
+        "no_device": no_device,
         "device_memory": device_memory,
     }
 )

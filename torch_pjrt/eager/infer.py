@@ -92,7 +92,7 @@ def _converted(op: OpOverload, args: list[Any]) -> list[Any]:
 
 def infer(
     name: str, args: list[Any], template: list[Any]
-) -> tuple[Call, list[LayoutTuple], list[LayoutTuple | None | list[LayoutTuple | None]]]:
+) -> tuple[Call, list[LayoutTuple], list[LayoutTuple | list[LayoutTuple | None] | None]]:
     """What the call writes and returns, by running it on meta tensors.
 
     Args:
@@ -122,7 +122,7 @@ def infer(
         if ret.alias_info is not None and ret.alias_info.is_write:
             continue
         fresh.append([_layout(t) for t in value] if isinstance(value, (list, tuple)) else _layout(value))
-    specs = [Spec(tuple(t.shape), t.dtype) for t in changed]
+    specs: list[Spec | None] = [Spec(tuple(t.shape), t.dtype) for t in changed]
     for item in fresh:
         specs += [_spec(s) for s in (item if isinstance(item, list) else [item])]
     call = Call(op, tuple(_converted(op, list(template))), tuple(specs))
@@ -149,6 +149,8 @@ def _shapes_of_lowering(op: OpOverload, metas: list[Any]) -> Any:
     from ..lowering.dtypes import to_numpy, to_torch
 
     lowering = find(op)
+    if lowering is not None and not op._schema.returns:
+        return None  # it only writes (`_fused_sgd_`), which changes no shape
     if lowering is None or written(op):
         raise NotImplementedError(f"{op.name()} has neither a meta kernel nor a lowering that tells its result's shape")
     leaves, tree = tree_flatten(metas)

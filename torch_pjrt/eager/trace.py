@@ -91,11 +91,12 @@ class Trace:
         def operand(o: Any) -> Operand:
             base, seen = spec(o[6]), spec(o[7])
             assert base is not None and seen is not None
-            return Operand(*o[:6], base, seen)
+            kind, index, out, structure, starts, run_time_starts = o[:6]
+            return Operand(kind, index, out, structure, starts, run_time_starts, base, seen)
 
         nodes = [
-            Node(k, c, tuple(map(operand, ops)), tuple(map(spec, outs)), *firsts, structure, source)
-            for k, c, ops, outs, firsts, structure, source in d["nodes"]
+            Node(k, c, tuple(map(operand, ops)), tuple(map(spec, outs)), f, i, key, structure, source)
+            for k, c, ops, outs, (f, i, key), structure, source in d["nodes"]
         ]
         inputs = [Spec(s[1], dtype_of(s[0])) for s in d["inputs"]]
         return Trace(
@@ -289,5 +290,3 @@ def weak(number: jax.Array) -> jax.Array:
 
     weakened: jax.Array = _convert_element_type(number, weak_type=True)
     return weakened
-
-

@@ -168,7 +168,8 @@ def apply(
     if len(results) != len(outs):
         raise LoweringError(f"{op.name()}: the lowering returned {len(results)} outputs, PyTorch promises {len(outs)}")
     return [
-        None if spec is None else _held_to(op, i, r, spec) for i, (r, spec) in enumerate(zip(results, outs, strict=True))
+        None if spec is None else _held_to(op, i, r, spec)
+        for i, (r, spec) in enumerate(zip(results, outs, strict=True))
     ]
 
 

@@ -46,12 +46,10 @@ def decomposed(op: OpOverload) -> Lowering | None:
 
 
 def _trace(op: OpOverload, leaves: list[Any], tree: Any) -> GraphModule:
-    from torch.fx.experimental.proxy_tensor import make_fx
     from torch.func import functionalize
+    from torch.fx.experimental.proxy_tensor import make_fx
 
-    metas = [
-        torch.empty(x.shape, dtype=to_torch(x.dtype), device="meta") for x in leaves if isinstance(x, jax.Array)
-    ]
+    metas = [torch.empty(x.shape, dtype=to_torch(x.dtype), device="meta") for x in leaves if isinstance(x, jax.Array)]
 
     def call(*tensors: torch.Tensor) -> Any:
         supply = iter(tensors)

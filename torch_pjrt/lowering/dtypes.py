@@ -42,9 +42,7 @@ def to_numpy(dtype: torch.dtype) -> np.dtype:
     try:
         return _TO_NUMPY[dtype]
     except KeyError:
-        raise TypeError(
-            f"{dtype} has no XLA element type; supported: {', '.join(map(str, _TO_NUMPY))}"
-        ) from None
+        raise TypeError(f"{dtype} has no XLA element type; supported: {', '.join(map(str, _TO_NUMPY))}") from None
 
 
 def to_torch(dtype: np.dtype | type) -> torch.dtype:

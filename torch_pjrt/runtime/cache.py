@@ -16,7 +16,7 @@ def enable_persistent_cache() -> None:
     A directory that the program has already given to JAX is left alone.
     """
     directory = os.environ.get("TORCH_PJRT_CACHE_DIR")
-    if not directory or jax.config.jax_compilation_cache_dir:
+    if not directory or jax.config.jax_compilation_cache_dir:  # type: ignore[attr-defined]
         return
     path = Path(directory).expanduser()
     path.mkdir(parents=True, exist_ok=True)

@@ -12,6 +12,8 @@ import jax
 from .platform import device_count_hint, installed_plugins, missing_platform, platform
 
 _STARTED_IN: int | None = None
+# Whether this is a forked child of a process whose client was running.
+_FORKED = False
 
 
 @functools.cache
@@ -35,6 +37,7 @@ def devices() -> tuple[jax.Device, ...]:
 
 def device(index: int) -> jax.Device:
     """The device with this index."""
+    check_not_forked()
     return devices()[index]
 
 
@@ -64,10 +67,26 @@ def started() -> bool:
     return os.getpid() == _STARTED_IN and "jax" in sys.modules
 
 
-
 def started_before_fork() -> bool:
     """Whether a parent of this process had the client running when it forked."""
-    return _STARTED_IN is not None and os.getpid() != _STARTED_IN
+    return _FORKED
+
+
+def check_not_forked() -> None:
+    """Raise RuntimeError in a forked child: the client's threads stayed with the parent, and any wait would be for ever."""
+    if _FORKED:
+        raise RuntimeError(
+            "the device cannot be used in a forked child of a process that has used it. Start the child with the "
+            "'spawn' or 'forkserver' method (torch.multiprocessing.set_start_method), or use the device only in it"
+        )
+
+
+def _note_fork() -> None:
+    global _FORKED
+    _FORKED = _STARTED_IN is not None
+
+
+os.register_at_fork(after_in_child=_note_fork)
 
 
 _IN_FLIGHT: list[weakref.ref[jax.Array]] = []
@@ -78,11 +97,12 @@ def dispatched(results: list[jax.Array]) -> None:
     if results:
         _IN_FLIGHT.append(weakref.ref(results[-1]))
     if len(_IN_FLIGHT) > 256:
-        _IN_FLIGHT[:] = [r for r in _IN_FLIGHT if (a := r()) is not None and not a.is_deleted() and not a.is_ready()]
+        _IN_FLIGHT[:] = [r for r in _IN_FLIGHT if (a := r()) is not None and not a.is_deleted() and not a.is_ready()]  # type: ignore[attr-defined]
 
 
 def wait() -> None:
     """Block until every program dispatched so far, on any device, has finished."""
+    check_not_forked()
     while _IN_FLIGHT:
         array = _IN_FLIGHT.pop()()
         if array is not None and not array.is_deleted():

@@ -54,11 +54,15 @@ def missing_platform(name: str, reason: str) -> PlatformError:
     """The error for a platform that did not start: what there is, and how to get what there is not."""
     plugins = sorted(installed_plugins())
     how = _INSTALL.get(name)
-    hint = f"install its plugin with {how}" if how and name not in plugins else f"the plugins found are {plugins}"
-    known = "" if how or name in plugins else f"; known platforms: cpu, {', '.join(_INSTALL)}"
+    if name in plugins:
+        hint = ""
+    elif how:
+        hint = f". Install the plugin of {name!r}: {how}"
+    else:
+        hint = f". Platforms with a known plugin: cpu, {', '.join(_INSTALL)}"
     return PlatformError(
-        f"TORCH_PJRT_PLATFORM={name!r}: the PJRT platform did not start ({reason}). "
-        f"PJRT plugins found: {', '.join(plugins)}; {hint}{known}"
+        f"PJRT platform {name!r} (TORCH_PJRT_PLATFORM) did not start: {reason}. "
+        f"PJRT plugins found: {', '.join(plugins)}{hint}"
     )
 
 

@@ -13,7 +13,7 @@ from .client import device
 from .metrics import METRICS
 
 # Dtypes numpy has no name for go through an integer of their size.
-_CARRIER = {1: (torch.uint8, np.uint8), 2: (torch.int16, np.int16)}
+_CARRIER = {1: np.dtype(np.uint8), 2: np.dtype(np.int16)}
 
 
 def upload(tensor: torch.Tensor, index: int) -> jax.Array:
@@ -42,8 +42,7 @@ def host_view(array: np.ndarray) -> torch.Tensor:
     dtype = to_torch(array.dtype)
     if array.dtype.type.__module__ == "numpy":
         return torch.from_numpy(array)
-    carrier, numpy_carrier = _CARRIER[dtype.itemsize]
-    return torch.from_numpy(array.view(numpy_carrier)).view(dtype)
+    return torch.from_numpy(array.view(_CARRIER[dtype.itemsize])).view(dtype)
 
 
 def transfer(array: jax.Array, index: int) -> jax.Array:
@@ -56,4 +55,4 @@ def _writeable(host: np.ndarray) -> np.ndarray:
     """The same memory, claiming to be writeable: torch.from_numpy warns of read-only memory even of a mere reader."""
     memory = (ctypes.c_char * host.nbytes).from_address(host.__array_interface__["data"][0])
     memory.owner = host  # type: ignore[attr-defined]
-    return np.frombuffer(memory, host.dtype).reshape(host.shape)
+    return np.frombuffer(memory, host.dtype).reshape(host.shape)  # type: ignore[call-overload, no-any-return]

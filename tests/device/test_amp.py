@@ -1,0 +1,137 @@
+"""torch.autocast and torch.amp.GradScaler on the device: dtypes as documented, values as on the CPU."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor, nn, optim
+from torch.nn import functional
+
+from ..conftest import DEVICE
+from ..eager.training import STEPS, Run, follow, mlp
+
+LOW = pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=["bf16", "fp16"])
+torch.manual_seed(0)
+A, B, IMAGE, KERNEL = torch.randn(4, 8), torch.randn(8, 4), torch.randn(1, 2, 6, 6), torch.randn(3, 2, 3, 3)
+
+Op = Callable[[Callable[[Tensor], Tensor]], Tensor]
+IN_LOW_PRECISION: dict[str, Op] = {
+    "matmul": lambda at: at(A) @ at(B),
+    "linear": lambda at: functional.linear(at(A), at(B.T)),
+    "bmm": lambda at: torch.bmm(at(A[None]), at(B[None])),
+    "conv2d": lambda at: functional.conv2d(at(IMAGE), at(KERNEL)),
+    "addmm": lambda at: torch.addmm(at(torch.ones(4, 4)), at(A), at(B)),
+    "attention": lambda at: functional.scaled_dot_product_attention(at(A[None]), at(A[None]), at(A[None])),
+}
+IN_FLOAT32: dict[str, Op] = {
+    "softmax": lambda at: at(A.half()).softmax(-1),
+    "log_softmax": lambda at: at(A.half()).log_softmax(-1),
+    "layer_norm": lambda at: functional.layer_norm(at(A.half()), (8,)),
+    "exp": lambda at: at(A.half()).exp(),
+    "sum": lambda at: at(A.half()).sum(),
+    "cross_entropy": lambda at: functional.cross_entropy(at(A.half()), at(torch.tensor([0, 1, 2, 3]))),
+}
+
+
+def on_device(t: Tensor) -> Tensor:
+    return t.to(DEVICE)
+
+
+@LOW
+@pytest.mark.parametrize("name", IN_LOW_PRECISION)
+def test_autocast_computes_products_in_low_precision(name: str, dtype: torch.dtype) -> None:
+    with torch.autocast(DEVICE, dtype):
+        result = IN_LOW_PRECISION[name](on_device)
+    assert result.dtype == dtype
+    exact = IN_LOW_PRECISION[name](lambda t: t.double())
+    torch.testing.assert_close(result.cpu().double(), exact, rtol=5e-2, atol=5e-2)
+
+
+@pytest.mark.parametrize("name", IN_FLOAT32)
+def test_autocast_computes_what_needs_range_in_float32(name: str) -> None:
+    with torch.autocast(DEVICE, torch.float16):
+        result = IN_FLOAT32[name](on_device)
+    assert result.dtype == torch.float32
+    exact = IN_FLOAT32[name](lambda t: t.double() if t.is_floating_point() else t)
+    torch.testing.assert_close(result.cpu().double(), exact, rtol=1e-4, atol=1e-4)
+
+
+def test_autocast_promotes_to_the_widest_operand() -> None:
+    with torch.autocast(DEVICE, torch.bfloat16):
+        product = on_device(A) @ on_device(B)
+        assert torch.addcmul(product, on_device(torch.ones(4, 4)), product).dtype == torch.float32
+        assert torch.cat([product, on_device(torch.ones(4, 4))]).dtype == torch.float32
+
+
+def test_autocast_is_off_outside_of_its_block_and_where_disabled() -> None:
+    with torch.autocast(DEVICE, torch.bfloat16):
+        with torch.autocast(DEVICE, enabled=False):
+            assert (on_device(A) @ on_device(B)).dtype == torch.float32
+        assert torch.is_autocast_enabled(DEVICE)
+    assert (on_device(A) @ on_device(B)).dtype == torch.float32
+    assert not torch.is_autocast_enabled(DEVICE)
+
+
+def test_autocast_of_the_cpu_leaves_the_device_alone() -> None:
+    with torch.autocast("cpu", torch.bfloat16):
+        assert (on_device(A) @ on_device(B)).dtype == torch.float32
+
+
+@LOW
+def test_autocast_gives_float32_gradients_to_float32_weights(dtype: torch.dtype) -> None:
+    weight = on_device(B).requires_grad_()
+    with torch.autocast(DEVICE, dtype):
+        loss = (on_device(A) @ weight).float().square().mean()
+    loss.backward()
+    assert weight.grad is not None and weight.grad.dtype == torch.float32
+    exact = B.double().requires_grad_()
+    (A.double() @ exact).square().mean().backward()
+    torch.testing.assert_close(weight.grad.cpu().double(), exact.grad, rtol=5e-2, atol=5e-2)
+
+
+def test_amp_dtypes_are_the_two_half_types() -> None:
+    assert getattr(torch, DEVICE).get_amp_supported_dtype() == [torch.bfloat16, torch.float16]
+
+
+def train_scaled(device: str, poisoned: int | None = None, fused: bool = False) -> tuple[Run, list[float], nn.Module]:
+    model = mlp(device)
+    optimizer = optim.AdamW(model.parameters(), lr=1e-2, fused=fused)
+    scaler = torch.amp.GradScaler(device, init_scale=2.0**8, growth_interval=2)
+    scales = []
+
+    def step(x: Tensor, y: Tensor) -> Tensor:
+        optimizer.zero_grad()
+        loss = functional.cross_entropy(model(x), y)
+        scaler.scale(loss).backward()
+        if len(scales) == poisoned:
+            model[0].weight.grad[0, 0] = float("inf")  # type: ignore[union-attr,index]
+        scaler.unscale_(optimizer)
+        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        scaler.step(optimizer)
+        scaler.update()
+        scales.append(scaler.get_scale())
+        return loss
+
+    return follow(device, step), scales, model
+
+
+@pytest.mark.parametrize("fused", [False, True], ids=["foreach", "fused"])
+def test_grad_scaler_trains_as_on_cpu_and_compiles_nothing_from_step_3_on(fused: bool) -> None:
+    expected, expected_scales, _ = train_scaled("cpu")
+    run, scales, _ = train_scaled(DEVICE, fused=fused)
+    torch.testing.assert_close(torch.tensor(run.losses), torch.tensor(expected.losses), rtol=1e-4, atol=1e-6)
+    assert scales == expected_scales == [2.0**8, 2.0**9, 2.0**9, 2.0**10, 2.0**10, 2.0**11]
+    assert run.compiled[2:] == [0] * (STEPS - 2), run.compiled
+
+
+@pytest.mark.parametrize("fused", [False, True], ids=["foreach", "fused"])
+def test_grad_scaler_skips_the_step_whose_gradient_is_infinite_and_halves_its_scale(fused: bool) -> None:
+    expected, expected_scales, cpu_model = train_scaled("cpu", poisoned=1)
+    run, scales, model = train_scaled(DEVICE, poisoned=1, fused=fused)
+    assert scales == expected_scales
+    assert scales[1] == scales[0] / 2
+    torch.testing.assert_close(torch.tensor(run.losses), torch.tensor(expected.losses), rtol=1e-4, atol=1e-6)
+    for ours, theirs in zip(model.parameters(), cpu_model.parameters(), strict=True):
+        torch.testing.assert_close(ours.cpu(), theirs, rtol=1e-4, atol=1e-5)
