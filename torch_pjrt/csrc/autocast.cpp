@@ -8,10 +8,7 @@ namespace {
 using namespace at; // the op lists of autocast_mode.h are written for this namespace
 
 Tensor binary_cross_entropy_banned(
-    const Tensor& /*self*/,
-    const Tensor& /*target*/,
-    const std::optional<Tensor>& /*weight*/,
-    int64_t /*reduction*/) {
+    const Tensor& /*self*/, const Tensor& /*target*/, const std::optional<Tensor>& /*weight*/, int64_t /*reduction*/) {
   TORCH_CHECK(
       false,
       "torch.nn.functional.binary_cross_entropy and torch.nn.BCELoss are unsafe to autocast: use "

@@ -3,8 +3,8 @@
 #include "modes.h"
 #include "python.h"
 #include "recorder.h"
-#include "state.h"
 #include "stack_python.h"
+#include "state.h"
 #include "storage.h"
 
 #include <ATen/ATen.h>
@@ -110,7 +110,8 @@ ValuePtr materialized(const at::Tensor& t, const char* cause) {
   auto value = value_of(t);
   const Layout* layout = interned(t);
   bool whole = value && (value->layout == layout || value->layout->sizes == layout->sizes) &&
-      covers_storage(*impl, layout) && value->layout->dtype == layout->dtype && value->layout->strides == layout->strides;
+               covers_storage(*impl, layout) && value->layout->dtype == layout->dtype &&
+               value->layout->strides == layout->strides;
   if (!whole) {
     auto dense = make_tensor(nullptr, contiguous_layout(t), t.device().index());
     record_copy(dense, t);
@@ -158,7 +159,11 @@ at::Tensor& copy_(at::Tensor& self, const at::Tensor& src, bool /*non_blocking*/
   TORCH_CHECK(self.defined() && src.defined(), "copy_: undefined tensor");
   if (self.is_same(src))
     return self;
-  TORCH_CHECK(src.layout() == c10::kStrided && self.layout() == c10::kStrided, "copy_ between strided and ", src.layout(), " tensors needs .to_dense() first");
+  TORCH_CHECK(
+      src.layout() == c10::kStrided && self.layout() == c10::kStrided,
+      "copy_ between strided and ",
+      src.layout(),
+      " tensors needs .to_dense() first");
   bool to_device = self.device().type() == c10::kPrivateUse1;
   bool from_device = src.device().type() == c10::kPrivateUse1;
   TORCH_CHECK(
@@ -219,7 +224,12 @@ TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
 } // namespace
 
 PyObject* tensor_array(const at::Tensor& tensor) {
-  TORCH_CHECK(tensor.device().type() == c10::kPrivateUse1, "expected a ", device_name(), " tensor, got one on ", tensor.device().str());
+  TORCH_CHECK(
+      tensor.device().type() == c10::kPrivateUse1,
+      "expected a ",
+      device_name(),
+      " tensor, got one on ",
+      tensor.device().str());
   auto value = materialized(tensor, nullptr);
   py::gil_scoped_acquire gil;
   return Py_NewRef(value->array);

@@ -24,9 +24,7 @@ uint64_t mix(uint64_t z) {
 } // namespace
 
 GeneratorImpl::GeneratorImpl(c10::DeviceIndex device)
-    : c10::GeneratorImpl(
-          c10::Device(c10::kPrivateUse1, device),
-          c10::DispatchKeySet(c10::DispatchKey::PrivateUse1)),
+    : c10::GeneratorImpl(c10::Device(c10::kPrivateUse1, device), c10::DispatchKeySet(c10::DispatchKey::PrivateUse1)),
       seed_(c10::default_rng_seed_val) {}
 
 void GeneratorImpl::set_current_seed(uint64_t seed) {

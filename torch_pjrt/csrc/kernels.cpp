@@ -17,12 +17,13 @@ c10::DeviceIndex index_of(std::optional<c10::Device> device) {
 }
 
 void check_options(
-    c10::ScalarType dtype,
-    std::optional<c10::Layout> layout,
-    std::optional<bool> pin_memory,
-    c10::DeviceIndex device) {
+    c10::ScalarType dtype, std::optional<c10::Layout> layout, std::optional<bool> pin_memory, c10::DeviceIndex device) {
   TORCH_CHECK(
-      !layout || *layout == c10::kStrided, "only strided tensors can be made by empty() on ", device_name(), ", got ", *layout);
+      !layout || *layout == c10::kStrided,
+      "only strided tensors can be made by empty() on ",
+      device_name(),
+      ", got ",
+      *layout);
   TORCH_CHECK(!pin_memory || !*pin_memory, "Only dense CPU tensors can be pinned");
   TORCH_CHECK(
       device < device_count(),
@@ -44,11 +45,7 @@ at::Tensor empty_strided(
     std::optional<bool> pin_memory) {
   at::detail::check_size_nonnegative(size);
   TORCH_CHECK(
-      size.size() == stride.size(),
-      "empty_strided: size has ",
-      size.size(),
-      " dimensions, stride has ",
-      stride.size());
+      size.size() == stride.size(), "empty_strided: size has ", size.size(), " dimensions, stride has ", stride.size());
   auto type = dtype.value_or(c10::get_default_dtype_as_scalartype());
   auto index = index_of(device);
   check_options(type, layout, pin_memory, index);
@@ -88,10 +85,8 @@ at::Tensor empty_memory_format(
   return empty_strided(size, strides, dtype, layout, device, pin_memory);
 }
 
-const at::Tensor& resize_(
-    const at::Tensor& self,
-    c10::IntArrayRef size,
-    std::optional<c10::MemoryFormat> memory_format) {
+const at::Tensor&
+resize_(const at::Tensor& self, c10::IntArrayRef size, std::optional<c10::MemoryFormat> memory_format) {
   at::detail::check_size_nonnegative(size);
   auto* impl = self.unsafeGetTensorImpl();
   if (!impl->sizes().equals(size) || memory_format) {
@@ -107,11 +102,7 @@ const at::Tensor& resize_(
 }
 
 at::Tensor& set_storage_offset_(
-    at::Tensor& self,
-    at::Storage source,
-    int64_t offset,
-    c10::IntArrayRef size,
-    c10::IntArrayRef stride) {
+    at::Tensor& self, at::Storage source, int64_t offset, c10::IntArrayRef size, c10::IntArrayRef stride) {
   at::native::checkSetStorage(self, source, offset, size, stride);
   auto* impl = self.unsafeGetTensorImpl();
   impl->set_storage_offset(offset);
@@ -119,7 +110,8 @@ at::Tensor& set_storage_offset_(
     impl->set_sizes_and_strides(size, stride);
   else
     impl->set_sizes_contiguous(size);
-  auto needed = at::detail::computeStorageNbytes(impl->sizes(), impl->strides(), impl->itemsize(), static_cast<size_t>(offset));
+  auto needed =
+      at::detail::computeStorageNbytes(impl->sizes(), impl->strides(), impl->itemsize(), static_cast<size_t>(offset));
   if (impl->numel() > 0 && needed > impl->unsafe_storage().nbytes())
     resize_storage(*impl->unsafe_storage().unsafeGetStorageImpl(), needed);
   return self;
@@ -131,16 +123,13 @@ at::Tensor& set_storage_(at::Tensor& self, at::Storage source) {
 }
 
 at::Tensor& set_(at::Tensor& self) {
-  auto storage = c10::Storage(
-      c10::Storage::use_byte_size_t(), 0, allocator()->allocate(0), allocator(), /*resizable=*/true);
+  auto storage =
+      c10::Storage(c10::Storage::use_byte_size_t(), 0, allocator()->allocate(0), allocator(), /*resizable=*/true);
   return set_storage_offset_(self, std::move(storage), 0, {0}, {});
 }
 
-at::Tensor as_strided(
-    const at::Tensor& self,
-    c10::IntArrayRef size,
-    c10::IntArrayRef stride,
-    std::optional<int64_t> offset) {
+at::Tensor
+as_strided(const at::Tensor& self, c10::IntArrayRef size, c10::IntArrayRef stride, std::optional<int64_t> offset) {
   return at::native::as_strided_tensorimpl(self, size, stride, offset);
 }
 
@@ -175,7 +164,9 @@ TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
   m.impl("set_.source_Tensor", at::native::set_tensor_);
   m.impl("as_strided", as_strided);
   m.impl("view", static_cast<at::Tensor (*)(const at::Tensor&, c10::IntArrayRef)>(at::native::view));
-  m.impl("_reshape_alias", static_cast<at::Tensor (*)(const at::Tensor&, c10::IntArrayRef, c10::IntArrayRef)>(at::native::_reshape_alias));
+  m.impl(
+      "_reshape_alias",
+      static_cast<at::Tensor (*)(const at::Tensor&, c10::IntArrayRef, c10::IntArrayRef)>(at::native::_reshape_alias));
   m.impl("unfold", at::native::unfold);
   m.impl("view_as_real", at::native::view_as_real);
   m.impl("view_as_complex", at::native::view_as_complex);

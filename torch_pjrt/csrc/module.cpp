@@ -86,7 +86,8 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
     counters().cache_hits = 0;
   });
   m.def("default_generator", [](int device) {
-    return py::reinterpret_steal<py::object>(THPGenerator_initDefaultGenerator(default_generator(static_cast<c10::DeviceIndex>(device))));
+    return py::reinterpret_steal<py::object>(
+        THPGenerator_initDefaultGenerator(default_generator(static_cast<c10::DeviceIndex>(device))));
   });
   m.def("array", [](const at::Tensor& t) { return py::reinterpret_steal<py::object>(tensor_array(t)); });
 }

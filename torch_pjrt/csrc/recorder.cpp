@@ -479,7 +479,7 @@ void after_append(c10::DeviceIndex device, uint64_t prefix, bool known) {
     const auto& trace = current_trace(device);
     size_t n = trace.nodes.size();
     cut = static_cast<int64_t>(n) >= settings().max_trace_nodes.load(std::memory_order_relaxed) ||
-        (n >= kMinLoopNodes && trace.is_whole_loops());
+          (n >= kMinLoopNodes && trace.is_whole_loops());
   }
   if (!cut)
     return;
@@ -591,7 +591,7 @@ Recorder::Recorder(const c10::OperatorHandle& op) : info_(std::make_unique<OpInf
 void Recorder::describe(const c10::OperatorHandle& op) {
   py::gil_scoped_acquire gil;
   bool composite = op.hasKernelForDispatchKey(c10::DispatchKey::CompositeExplicitAutograd) ||
-      op.hasKernelForDispatchKey(c10::DispatchKey::CompositeExplicitAutogradNonFunctional);
+                   op.hasKernelForDispatchKey(c10::DispatchKey::CompositeExplicitAutogradNonFunctional);
   py::dict said = bridge().describe(info_->name, composite);
   for (const char* flag : {"static", "run_time", "write_only"}) {
     for (const auto& index : py::list(said[flag])) {
@@ -631,7 +631,7 @@ void Recorder::operator()(const c10::OperatorHandle& op, c10::DispatchKeySet /*k
       py::gil_scoped_acquire gil;
       py::list args = python_args(op.schema(), *stack);
       py::object result = treatment == Treatment::kPython ? py::reinterpret_borrow<py::object>(info_->function)(*args)
-                                                         : bridge().fallback(info_->name, args);
+                                                          : bridge().fallback(info_->name, args);
       push_python_results(op.schema(), stack, result);
     }
   }

@@ -99,7 +99,11 @@ std::vector<std::unique_ptr<Trace>> split(
       auto copy = [&](auto& to, const auto& from, uint32_t first, uint32_t end) {
         to.insert(to.end(), from.begin() + first, from.begin() + end);
       };
-      copy(piece.floats, t.floats, old.first_float, last ? static_cast<uint32_t>(t.floats.size()) : t.nodes[i + 1].first_float);
+      copy(
+          piece.floats,
+          t.floats,
+          old.first_float,
+          last ? static_cast<uint32_t>(t.floats.size()) : t.nodes[i + 1].first_float);
       copy(piece.keys, t.keys, old.first_key, last ? static_cast<uint32_t>(t.keys.size()) : t.nodes[i + 1].first_key);
       uint32_t ints_end = last ? static_cast<uint32_t>(t.ints.size()) : t.nodes[i + 1].first_int;
       copy(piece.ints, t.ints, old.first_int, ints_end);
@@ -108,7 +112,8 @@ std::vector<std::unique_ptr<Trace>> split(
       for (uint32_t k = 0; k < old.operand_count; ++k) {
         Operand o = t.operands[old.first_operand + k];
         if (o.kind == Operand::Kind::kInput || o.kind == Operand::Kind::kNode) {
-          const ValuePtr& value = o.kind == Operand::Kind::kInput ? t.inputs[o.index] : t.outs[t.nodes[o.index].first_out + o.out];
+          const ValuePtr& value =
+              o.kind == Operand::Kind::kInput ? t.inputs[o.index] : t.outs[t.nodes[o.index].first_out + o.out];
           Operand from = piece.refer(value);
           o.kind = from.kind;
           o.index = from.index;

@@ -42,7 +42,8 @@ struct Allocator final : c10::DeviceAllocator {
     return nullptr; // the pointer is not the context, so there is no raw interface
   }
   void copy_data(void* /*dest*/, const void* /*src*/, std::size_t /*count*/) const override {
-    TORCH_CHECK_NOT_IMPLEMENTED(false, "raw memory of the ", device_name(), " device cannot be copied: use Tensor.copy_");
+    TORCH_CHECK_NOT_IMPLEMENTED(
+        false, "raw memory of the ", device_name(), " device cannot be copied: use Tensor.copy_");
   }
   bool initialized() override {
     return true;

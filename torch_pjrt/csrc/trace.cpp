@@ -120,14 +120,15 @@ py::dict describe_trace(const Trace& t, const std::vector<uint32_t>& live, const
       const auto& v = t.outs[n.first_out + i];
       outs.append(v ? dtype_and_sizes(v->layout) : py::none());
     }
-    nodes.append(py::make_tuple(
-        kKinds[static_cast<size_t>(n.kind)],
-        n.entry == nullptr ? py::none() : py::reinterpret_borrow<py::object>(n.entry->call),
-        operands,
-        outs,
-        py::make_tuple(n.first_float, n.first_int, n.first_key),
-        n.structure == nullptr ? py::none() : py::reinterpret_borrow<py::object>(n.structure->object),
-        source_of(n.prefix)));
+    nodes.append(
+        py::make_tuple(
+            kKinds[static_cast<size_t>(n.kind)],
+            n.entry == nullptr ? py::none() : py::reinterpret_borrow<py::object>(n.entry->call),
+            operands,
+            outs,
+            py::make_tuple(n.first_float, n.first_int, n.first_key),
+            n.structure == nullptr ? py::none() : py::reinterpret_borrow<py::object>(n.structure->object),
+            source_of(n.prefix)));
   }
   py::list inputs;
   for (const auto& v : t.inputs)
@@ -227,8 +228,8 @@ void run_trace(std::unique_ptr<Trace> trace, bool may_split) {
     } else {
       ++counters().cache_hits;
     }
-    py::object made = bridge().run(
-        py::handle(executable), inputs, as_numpy(t.floats), as_numpy(t.ints), as_numpy(t.keys));
+    py::object made =
+        bridge().run(py::handle(executable), inputs, as_numpy(t.floats), as_numpy(t.ints), as_numpy(t.keys));
     ++counters().traces_run;
     py::list arrays = made;
     TORCH_INTERNAL_ASSERT(arrays.size() == results.size(), "an executable returned the wrong number of arrays");

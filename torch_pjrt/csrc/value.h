@@ -55,7 +55,7 @@ struct MemoryFigures {
   int64_t current = 0;
   int64_t peak = 0;
   int64_t allocated = 0; // cumulative
-  int64_t freed = 0;     // cumulative
+  int64_t freed = 0; // cumulative
   int64_t arrays = 0;
   int64_t peak_arrays = 0;
   int64_t arrays_made = 0;
