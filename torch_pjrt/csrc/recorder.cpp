@@ -1,5 +1,6 @@
 #include "recorder.h"
 
+#include "aliasing.h"
 #include "generator.h"
 #include "guard.h"
 #include "modes.h"
@@ -22,6 +23,7 @@ using torch::jit::Stack;
 struct TensorRef {
   c10::TensorImpl* impl;
   const ArgInfo* arg;
+  int32_t place; // in its list, or -1
   const Layout* layout = nullptr;
 };
 
@@ -107,7 +109,7 @@ void add_number(Call& call, const ArgInfo& arg, const c10::IValue& v) {
   }
 }
 
-void add_tensor(const OpInfo& info, Call& call, const ArgInfo& arg, const at::Tensor& t) {
+void add_tensor(const OpInfo& info, Call& call, const ArgInfo& arg, const at::Tensor& t, int32_t place = -1) {
   if (!t.defined()) {
     call.key.add(uint64_t{1});
     return;
@@ -121,7 +123,7 @@ void add_tensor(const OpInfo& info, Call& call, const ArgInfo& arg, const at::Te
         (t.scalar_type() == at::kBool || t.scalar_type() == at::kByte))
       call.needs_python = true;
     call.key.add(uint64_t{21});
-    call.tensors.push_back({t.unsafeGetTensorImpl(), &arg});
+    call.tensors.push_back({t.unsafeGetTensorImpl(), &arg, place});
     return;
   }
   bool wrapped = t.unsafeGetTensorImpl()->is_wrapped_number();
@@ -169,18 +171,21 @@ Call read_call(const OpInfo& info, const Stack& stack) {
         if (v.isTensorList()) {
           auto list = v.toTensorList();
           call.key.add(static_cast<uint64_t>(list.size()));
+          int32_t place = 0;
           for (const auto& t : list)
-            add_tensor(info, call, arg, static_cast<const c10::IValue&>(t.get()).toTensor());
+            add_tensor(info, call, arg, static_cast<const c10::IValue&>(t.get()).toTensor(), place++);
           break;
         }
         {
           auto list = v.toListRef();
           call.key.add(static_cast<uint64_t>(list.size()));
+          int32_t place = 0;
           for (const auto& t : list) {
             if (t.isNone())
               call.key.add(uint64_t{1});
             else
-              add_tensor(info, call, arg, t.toTensor());
+              add_tensor(info, call, arg, t.toTensor(), place);
+            ++place;
           }
         }
         break;
@@ -573,6 +578,7 @@ Recorder::Recorder(const c10::OperatorHandle& op) : info_(std::make_unique<OpInf
     }
     arg.written = a.alias_info() != nullptr && a.alias_info()->isWrite();
     arg.out = arg.written && a.is_out();
+    info_->writes |= arg.written;
     info_->args.push_back(arg);
   }
   for (const auto& r : schema.returns()) {
@@ -604,6 +610,8 @@ void Recorder::describe(const c10::OperatorHandle& op) {
         arg.write_only = true;
     }
   }
+  info_->composite = composite;
+  info_->refusals = said["refusals"].cast<uint8_t>();
   info_->random = said["random"].cast<bool>();
   info_->indexes = said["indexes"].cast<bool>();
   info_->function = py::object(said["function"]).release().ptr();
@@ -621,11 +629,7 @@ void Recorder::operator()(const c10::OperatorHandle& op, c10::DispatchKeySet /*k
       record(op, stack);
       return;
     case Treatment::kComposite:
-      op.callBoxedForDispatchKey(
-          op.hasKernelForDispatchKey(c10::DispatchKey::CompositeExplicitAutograd)
-              ? c10::DispatchKey::CompositeExplicitAutograd
-              : c10::DispatchKey::CompositeExplicitAutogradNonFunctional,
-          *stack);
+      run_composite(op, stack);
       return;
     default: {
       py::gil_scoped_acquire gil;
@@ -637,7 +641,30 @@ void Recorder::operator()(const c10::OperatorHandle& op, c10::DispatchKeySet /*k
   }
 }
 
+void Recorder::run_composite(const c10::OperatorHandle& op, Stack* stack) {
+  op.callBoxedForDispatchKey(
+      op.hasKernelForDispatchKey(c10::DispatchKey::CompositeExplicitAutograd)
+          ? c10::DispatchKey::CompositeExplicitAutograd
+          : c10::DispatchKey::CompositeExplicitAutogradNonFunctional,
+      *stack);
+}
+
 namespace {
+
+// How the memory of the tensors that a call writes relates to its other tensors; raises if the op refuses that.
+Aliasing checked_aliasing(const OpInfo& info, const Call& call) {
+  c10::SmallVector<Named, 8> named;
+  for (const auto& t : call.tensors)
+    named.push_back({t.impl, t.place, t.arg->written});
+  Aliasing found;
+  {
+    StateLock lock;
+    found = aliasing_of(named);
+  }
+  if (info.refusals != 0)
+    check_overlap(named, info.refusals, found);
+  return found;
+}
 
 // Gives `out=` tensors the size the call will write, as every ATen kernel does.
 void resize_outs(const Call& call, const OpEntry& entry) {
@@ -763,6 +790,10 @@ void Recorder::record(const c10::OperatorHandle& op, Stack* stack) {
     auto result = call.needs_python ? py::reinterpret_borrow<py::object>(info_->function)(*args)
                                     : bridge().fallback(info_->name, args);
     push_python_results(op.schema(), stack, result);
+    return;
+  }
+  if (info_->writes && checked_aliasing(*info_, call) == Aliasing::kSequential && info_->composite) {
+    run_composite(op, stack);
     return;
   }
   std::vector<ValuePtr> made;

@@ -34,6 +34,9 @@ struct OpInfo {
   std::atomic<Treatment> treatment{Treatment::kUnknown};
   PyObject* function = nullptr; // for kPython
   bool random = false; // draws numbers: gets a key
+  bool writes = false; // some argument is written
+  uint8_t refusals = 0; // of overlapping memory: Refusal bits
+  bool composite = false; // PyTorch has a composite kernel of it
   bool indexes = false; // index-like: a bool mask or a CPU index tensor goes to `function`
 };
 
@@ -44,6 +47,7 @@ class Recorder final : public c10::OperatorKernel {
 
  private:
   void record(const c10::OperatorHandle& op, torch::jit::Stack* stack);
+  void run_composite(const c10::OperatorHandle& op, torch::jit::Stack* stack);
   void describe(const c10::OperatorHandle& op);
   std::unique_ptr<OpInfo> info_;
 };

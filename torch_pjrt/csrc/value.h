@@ -45,6 +45,9 @@ using ValuePtr = c10::intrusive_ptr<Value>;
 struct Cell {
   ValuePtr value; // null: never written, nothing reserved
   c10::DeviceIndex device;
+  // The last call that was seen to write here (see aliasing.h), and at which place of its lists.
+  uint64_t writer = 0;
+  int32_t place = 0;
 };
 
 // Drops arrays whose last owner died without the GIL. Call with the GIL and without the state lock.

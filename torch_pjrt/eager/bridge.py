@@ -20,11 +20,13 @@ def describe(name: str, composite: bool) -> dict[str, Any]:
     """
     from ..lowering import find
     from ..lowering.registry import get
+    from .checks import refusals
     from .host_ops import HOST_OPS, INDEX_OPS
     from .infer import op_named
 
     said: dict[str, Any] = {
         "static": [], "run_time": [], "write_only": [], "random": False, "function": None, "indexes": False,
+        "refusals": 0,
     }  # fmt: skip
     if name in HOST_OPS:
         return said | {"treatment": _PYTHON, "function": HOST_OPS[name]}
@@ -40,6 +42,7 @@ def describe(name: str, composite: bool) -> dict[str, Any]:
         if a.name in lowering.write_only:
             said["write_only"].append(i)
     said["random"] = lowering.random
+    said["refusals"] = refusals(op)
     if name in INDEX_OPS:
         said |= {"indexes": True, "function": INDEX_OPS[name]}
     return said | {"treatment": _RECORD}

@@ -32,7 +32,7 @@ def host_op(name: str, table: dict[str, HostOp] = HOST_OPS) -> Callable[[HostOp]
 @host_op("aten::nonzero")
 def nonzero(self: Tensor) -> Tensor:
     if self.dim() == 0:
-        return aten.nonzero(self.unsqueeze(0))[:, :0]
+        return self.new_empty((int(self.ne(0).item()), 0), dtype=torch.int64)
     count = int(self.ne(0).sum().item())
     return aten.nonzero_static(self, size=count)
 

@@ -14,6 +14,7 @@ from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from ..lowering import Spec
 from ..lowering.apply import written
+from .checks import check
 
 _SCALAR_TYPES: dict[int, torch.dtype] = {
     0: torch.uint8, 1: torch.int8, 2: torch.int16, 3: torch.int32, 4: torch.int64, 5: torch.float16,
@@ -110,6 +111,7 @@ def infer(
     args = _converted(op, args)
     with torch.no_grad(), _disable_current_modes():
         metas = [_on_meta(a) for a in args]
+        check(op, dict(zip((a.name for a in op._schema.arguments), metas, strict=True)))
         try:
             results = _run(op, metas)
         except NotImplementedError:

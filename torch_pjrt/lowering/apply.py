@@ -202,7 +202,14 @@ def _broadcasts(shape: Sequence[int], to: Sequence[int]) -> bool:
 
 
 def cast(x: jax.Array, dtype: np.dtype) -> jax.Array:
-    """`x` in `dtype` as PyTorch's `.to` does it: complex to real keeps the real part, non-zero is True."""
+    """`x` in `dtype` as CPU PyTorch's `.to` does it.
+
+    Complex to real keeps the real part, non-zero is True, and floats to the short integers wrap (-1.0 is 255 in uint8),
+    where XLA would saturate.
+    """
     if jnp.issubdtype(x.dtype, jnp.complexfloating) and not jnp.issubdtype(dtype, jnp.complexfloating):
         x = (x != 0) if dtype == np.bool_ else x.real
+    short = jnp.issubdtype(dtype, jnp.integer) and np.dtype(dtype).itemsize < 4
+    if short and jnp.issubdtype(x.dtype, jnp.inexact):
+        x = jax.lax.convert_element_type(x, np.int32)
     return jax.lax.convert_element_type(x, dtype)

@@ -30,8 +30,8 @@ def _table() -> dict[OpOverload, Callable[..., Any]]:
 @functools.cache
 def decomposed(op: OpOverload) -> Lowering | None:
     """A lowering that interprets PyTorch's decomposition of `op`, or None if PyTorch has none."""
-    if op not in _table():
-        return None
+    if op not in _table() or torch.Tag.nondeterministic_seeded in op.tags:
+        return None  # the random ops inside would have no key of their own
     graphs: dict[Any, GraphModule] = {}
 
     def fn(*args: Any, **kwargs: Any) -> Any:
@@ -94,6 +94,7 @@ def call_node(node: Node, args: Any, kwargs: Any) -> Any:
     from .apply import Spec, apply
 
     if not isinstance(node.target, OpOverload):
+        assert callable(node.target)
         return node.target(*args, **kwargs)  # operator.getitem and friends
     promised = node.meta["val"]
     metas = [t for t in tree_flatten(promised)[0] if isinstance(t, torch.Tensor)]

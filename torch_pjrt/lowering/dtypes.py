@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import ml_dtypes
 import numpy as np
@@ -57,7 +58,7 @@ def opmath(dtype: torch.dtype) -> torch.dtype:
     return dtype
 
 
-def promote(operands: Sequence[object], *, floating: bool = False) -> torch.dtype:
+def promote(operands: Sequence[Any], *, floating: bool = False) -> torch.dtype:
     """PyTorch's result type of JAX arrays and Python numbers.
 
     Tensors with dimensions outrank 0-d tensors, which outrank numbers, within a category (bool < int < float

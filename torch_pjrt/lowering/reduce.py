@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from jax import Array, lax
 
-from .copy import convert
+from .apply import cast
 from .dtypes import opmath, to_numpy, to_torch
 from .registry import lower
 from .widen import widen
@@ -38,7 +38,7 @@ def total_dtype(x: Array, dtype: torch.dtype | None) -> np.dtype:
 
 def _in_dtype(x: Array, dtype: torch.dtype | None) -> Array:
     """A `dtype=` argument casts the input before anything is added up."""
-    return x if dtype is None else convert(x, to_numpy(dtype))
+    return x if dtype is None else cast(x, to_numpy(dtype))
 
 
 @lower("sum")

@@ -7,8 +7,8 @@ import numpy as np
 import torch
 from jax import Array, lax
 
+from .apply import cast
 from .binary import logaddexp
-from .copy import convert
 from .dtypes import to_numpy
 from .reduce import total_dtype
 from .registry import lower
@@ -17,14 +17,14 @@ from .widen import widen
 
 @lower("cumsum")
 def cumsum(self: Array, dim: int, *, dtype: torch.dtype | None = None) -> Array:
-    x = self if dtype is None else convert(self, to_numpy(dtype))
+    x = self if dtype is None else cast(self, to_numpy(dtype))
     x = x.astype(total_dtype(x, dtype))
     return lax.cumsum(x, dim % x.ndim) if x.ndim else x
 
 
 @lower("cumprod")
 def cumprod(self: Array, dim: int, *, dtype: torch.dtype | None = None) -> Array:
-    x = self if dtype is None else convert(self, to_numpy(dtype))
+    x = self if dtype is None else cast(self, to_numpy(dtype))
     x = x.astype(total_dtype(x, dtype))
     return lax.cumprod(x, dim % x.ndim) if x.ndim else x
 

@@ -73,7 +73,7 @@ def started_before_fork() -> bool:
 
 
 def check_not_forked() -> None:
-    """Raise RuntimeError in a forked child: the client's threads stayed with the parent, and any wait would be for ever."""
+    """Raise RuntimeError in a forked child: its threads stayed with the parent."""
     if _FORKED:
         raise RuntimeError(
             "the device cannot be used in a forked child of a process that has used it. Start the child with the "

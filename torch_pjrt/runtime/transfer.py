@@ -55,4 +55,4 @@ def _writeable(host: np.ndarray) -> np.ndarray:
     """The same memory, claiming to be writeable: torch.from_numpy warns of read-only memory even of a mere reader."""
     memory = (ctypes.c_char * host.nbytes).from_address(host.__array_interface__["data"][0])
     memory.owner = host  # type: ignore[attr-defined]
-    return np.frombuffer(memory, host.dtype).reshape(host.shape)  # type: ignore[call-overload, no-any-return]
+    return np.frombuffer(memory, host.dtype).reshape(host.shape)  # type: ignore[call-overload]
