@@ -15,7 +15,9 @@
 #include <pybind11/stl.h>
 
 #include <array>
+#include <list>
 #include <memory>
+#include <unordered_map>
 
 namespace torch_pjrt {
 namespace {
@@ -64,8 +66,34 @@ class FlushLock {
   }
 };
 
-ska::flat_hash_map<Hash128, PyObject*, HashOfHash>& executables() {
-  static auto* e = new ska::flat_hash_map<Hash128, PyObject*, HashOfHash>;
+// Executables by key, the least recently used dropped first: a program whose shapes never repeat would otherwise keep
+// every one it ever compiled. Touched with the flush lock and the GIL.
+class Executables {
+ public:
+  PyObject* find(const Hash128& key) {
+    auto it = places_.find(key);
+    if (it == places_.end())
+      return nullptr;
+    order_.splice(order_.begin(), order_, it->second);
+    return it->second->second.ptr();
+  }
+  void add(const Hash128& key, py::object executable) {
+    order_.emplace_front(key, std::move(executable));
+    places_[key] = order_.begin();
+    if (order_.size() > kMost) {
+      places_.erase(order_.back().first);
+      order_.pop_back();
+    }
+  }
+
+ private:
+  static constexpr size_t kMost = 4096;
+  std::list<std::pair<Hash128, py::object>> order_;
+  std::unordered_map<Hash128, decltype(order_)::iterator, HashOfHash> places_;
+};
+
+Executables& executables() {
+  static auto* e = new Executables;
   return *e;
 }
 
@@ -171,6 +199,26 @@ void run_pieces(std::unique_ptr<Trace> whole, const std::vector<size_t>& cuts) {
     std::rethrow_exception(first);
 }
 
+// Makes a cut trace the current one again, if nothing has been recorded since.
+bool resume(std::unique_ptr<Trace>& trace) {
+  StateLock lock;
+  auto& current = slot(trace->device);
+  if (!current->nodes.empty())
+    return false;
+  for (auto& v : trace->outs)
+    if (v)
+      v->trace = trace->id;
+  current = std::move(trace);
+  return true;
+}
+
+[[noreturn]] void throw_exception(PyObject* e) {
+  PyErr_SetObject(reinterpret_cast<PyObject*>(Py_TYPE(e)), e);
+  python_error error;
+  error.persist();
+  throw std::move(error);
+}
+
 // Runs one cut trace. Every result is bound, or fails with the exception that is thrown.
 void run_trace(std::unique_ptr<Trace> trace, bool may_split) {
   py::gil_scoped_acquire gil;
@@ -204,9 +252,8 @@ void run_trace(std::unique_ptr<Trace> trace, bool may_split) {
       key.add(uint64_t{i} << 32 | 1);
     }
   }
-  auto found = executables().find(key);
-  PyObject* executable = found == executables().end() ? nullptr : found->second;
-  if (executable == nullptr && may_split) {
+  auto executable = py::reinterpret_borrow<py::object>(executables().find(key));
+  if (!executable && may_split) {
     std::vector<size_t> cuts = where_to_split(t);
     if (!cuts.empty()) {
       results.clear();
@@ -214,6 +261,7 @@ void run_trace(std::unique_ptr<Trace> trace, bool may_split) {
       return;
     }
   }
+  bool dispatched = false;
   try {
     py::list inputs;
     for (const auto& v : t.inputs) {
@@ -222,14 +270,14 @@ void run_trace(std::unique_ptr<Trace> trace, bool may_split) {
       TORCH_INTERNAL_ASSERT(v->array != nullptr, "an input of a trace was never made");
       inputs.append(py::reinterpret_borrow<py::object>(v->array));
     }
-    if (executable == nullptr) {
-      executable = bridge().compile(describe_trace(t, live, donatable)).release().ptr();
-      executables().emplace(key, executable);
+    if (!executable) {
+      executable = bridge().compile(describe_trace(t, live, donatable));
+      executables().add(key, executable);
     } else {
       ++counters().cache_hits;
     }
-    py::object made =
-        bridge().run(py::handle(executable), inputs, as_numpy(t.floats), as_numpy(t.ints), as_numpy(t.keys));
+    dispatched = true;
+    py::object made = bridge().run(executable, inputs, as_numpy(t.floats), as_numpy(t.ints), as_numpy(t.keys));
     ++counters().traces_run;
     py::list arrays = made;
     TORCH_INTERNAL_ASSERT(arrays.size() == results.size(), "an executable returned the wrong number of arrays");
@@ -256,12 +304,15 @@ void run_trace(std::unique_ptr<Trace> trace, bool may_split) {
       exception = py::module_::import("builtins").attr("RuntimeError")(e.what()).release().ptr();
     }
     auto failure = std::make_shared<Failure>(exception);
+    // Ctrl-C while compiling: nothing has run, so the trace can simply wait to be run again.
+    if (!dispatched && may_split && PyErr_GivenExceptionMatches(exception, PyExc_KeyboardInterrupt) && resume(trace))
+      throw_exception(exception);
     {
       StateLock lock;
       for (auto& v : results)
         v->failure = failure;
     }
-    throw_failure(*results.front());
+    throw_exception(exception);
   }
 }
 
@@ -389,11 +440,7 @@ PyObject* array_of(const ValuePtr& value, const char* cause) {
 
 void throw_failure(const Value& value) {
   py::gil_scoped_acquire gil;
-  PyObject* e = value.failure->exception;
-  PyErr_SetObject(reinterpret_cast<PyObject*>(Py_TYPE(e)), e);
-  python_error error;
-  error.persist();
-  throw std::move(error);
+  throw_exception(value.failure->exception);
 }
 
 bool knows_source(uint64_t prefix) {
