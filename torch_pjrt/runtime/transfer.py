@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from ..lowering.dtypes import to_numpy, to_torch
-from .client import device
+from .client import check_not_forked, device
 from .metrics import METRICS
 
 # Dtypes numpy has no name for go through an integer of their size.
@@ -30,6 +30,7 @@ def upload(tensor: torch.Tensor, index: int) -> jax.Array:
 
 def download(array: jax.Array) -> torch.Tensor:
     """A device array's content as a CPU tensor. It may share the array's memory: copy from it, don't keep it."""
+    check_not_forked()
     host = np.asarray(array)
     METRICS.bytes_to_host += host.nbytes
     if not host.flags.writeable and host.size:

@@ -1,0 +1,175 @@
+"""Errors come where CPU PyTorch's come; a program that cannot be compiled or run names its ops and the user's lines."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from torch_pjrt.eager import bridge
+from torch_pjrt.eager.trace import TraceError
+
+from ..conftest import DEVICE
+
+module = getattr(torch, DEVICE)
+MODES = ["strict", "async", "fused"]
+
+BAD: dict[str, Callable[[str], Any]] = {
+    "shapes that do not broadcast": lambda d: torch.ones(2, 3, device=d) + torch.ones(4, device=d),
+    "inner dimensions": lambda d: torch.ones(2, 3, device=d) @ torch.ones(2, 3, device=d),
+    "a layer's input": lambda d: nn.Linear(3, 4).to(d)(torch.ones(2, 5, device=d)),
+    "a view of another size": lambda d: torch.ones(6, device=d).view(4),
+    "parts of other shapes": lambda d: torch.cat([torch.ones(2, 3, device=d), torch.ones(3, 2, device=d)]),
+    "a dimension that is not": lambda d: torch.ones(2, device=d).sum(3),
+    "an index beyond the end": lambda d: torch.ones(2, device=d)[5],
+    "a mask of another shape": lambda d: torch.ones(3, device=d)[torch.ones(2, dtype=torch.bool, device=d)],
+    "a float into an integer": lambda d: torch.ones(2, dtype=torch.int64, device=d).add_(1.5),
+    "out= of another kind": lambda d: torch.add(torch.ones(2, device=d), 1, out=torch.ones(2, dtype=torch.int8, device=d)),
+    "channels": lambda d: nn.functional.conv2d(torch.ones(1, 3, 4, 4, device=d), torch.ones(2, 2, 3, 3, device=d)),
+    "float indices": lambda d: nn.functional.embedding(torch.ones(2, device=d), torch.ones(2, 3, device=d)),
+    "a leaf in place": lambda d: torch.ones(2, device=d, requires_grad=True).add_(1),
+    "backward of a vector": lambda d: torch.ones(2, device=d, requires_grad=True).exp().backward(),
+    "item of two": lambda d: torch.ones(2, device=d).item(),
+    "bool of two": lambda d: bool(torch.ones(2, device=d)),
+    "batch sizes": lambda d: nn.functional.cross_entropy(torch.ones(2, 3, device=d), torch.ones(3, dtype=torch.long, device=d)),
+    "two dtypes": lambda d: torch.ones(2, 2, device=d) @ torch.ones(2, 2, dtype=torch.float64, device=d),
+    "bits of floats": lambda d: torch.ones(2, device=d) & torch.ones(2, device=d),
+    "softmax of integers": lambda d: torch.ones(2, dtype=torch.int64, device=d).softmax(0),
+    "a write to an expanded tensor": lambda d: torch.ones(1, device=d).expand(3).add_(1),
+    "a matrix without an inverse": lambda d: torch.linalg.inv(torch.zeros(2, 2, device=d)),
+}
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("name", BAD)
+def test_the_exception_is_the_cpus_raised_at_the_call(name: str, mode: str) -> None:
+    with pytest.raises(Exception) as expected:
+        BAD[name]("cpu")
+    with module.eager_mode(mode):
+        with pytest.raises(expected.type):
+            BAD[name](DEVICE)
+        assert (torch.ones(2, device=DEVICE) + 1).tolist() == [2, 2]
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_operands_on_the_cpu_and_the_device_are_refused_at_the_call(mode: str) -> None:
+    a, b = torch.ones(2), torch.ones(2, device=DEVICE)
+    with module.eager_mode(mode):
+        for call in (
+            lambda: a + b,
+            lambda: b + a,
+            lambda: torch.cat([a, b]),
+            lambda: b.add_(a),
+            lambda: a.add_(b),
+            lambda: torch.add(b, b, out=a),
+            lambda: nn.Linear(2, 2)(b),
+        ):
+            with pytest.raises(RuntimeError, match=f"Expected all tensors to be on the same device.*{DEVICE}:0 and cpu"):
+                call()
+        assert (b + torch.tensor(1.0)).tolist() == [2, 2]  # a 0-d CPU tensor is a number
+
+
+@pytest.fixture
+def broken_lowering(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    from torch_pjrt.lowering import apply, find, registry
+
+    def broken(*args: Any) -> Any:
+        raise ValueError("broken on purpose")
+
+    (torch.ones(1, device=DEVICE) + 1).tolist()  # the lowerings are loaded by now
+    find.cache_clear()
+    monkeypatch.setitem(registry._TABLE, "heaviside", registry.Lowering(broken))
+    yield
+    monkeypatch.undo()
+    find.cache_clear()
+    assert apply.find is find
+
+
+def test_a_program_that_does_not_compile_names_its_ops_and_the_users_lines(broken_lowering: None) -> None:
+    x = torch.ones(2, device=DEVICE)
+    bad = torch.heaviside(x, x * 2)
+    after = bad + 1
+    with pytest.raises(TraceError, match="broken on purpose") as raised:
+        after.tolist()
+    message = str(raised.value)
+    assert "aten::heaviside" in message
+    assert f"{Path(__file__).name}:" in message
+    assert "ValueError" in message
+
+
+def test_after_a_failed_flush_later_reads_raise_the_original_error_and_the_rest_goes_on(broken_lowering: None) -> None:
+    unrelated = torch.arange(3.0, device=DEVICE)
+    module.synchronize()
+    x = torch.ones(3, device=DEVICE)
+    bad = torch.heaviside(x, x)
+    with pytest.raises(TraceError) as first:
+        bad.tolist()
+    for read in (bad.tolist, lambda: (bad + 1).tolist(), lambda: bad.sum().item(), lambda: bad.cpu()):
+        with pytest.raises(TraceError) as again:
+            read()
+        assert again.value is first.value
+    assert (unrelated + 1).tolist() == [1, 2, 3]
+    bad = torch.zeros(3, device=DEVICE)
+    assert bad.tolist() == [0, 0, 0]
+
+
+def test_what_was_overwritten_in_a_failed_flush_is_not_silently_the_old(broken_lowering: None) -> None:
+    x = torch.ones(3, device=DEVICE)
+    module.synchronize()
+    x.add_(torch.heaviside(x, x))
+    with pytest.raises(TraceError, match="broken on purpose"):
+        module.synchronize()
+    with pytest.raises(TraceError, match="broken on purpose"):
+        x.tolist()
+    x.zero_()
+    assert x.tolist() == [0, 0, 0]
+
+
+def test_strict_raises_at_the_op_that_broke(broken_lowering: None) -> None:
+    with module.eager_mode("strict"):
+        x = torch.ones(2, device=DEVICE)
+        with pytest.raises(TraceError, match="broken on purpose"):
+            torch.heaviside(x, x)
+        assert (x + 1).tolist() == [2, 2]
+
+
+def test_a_program_that_fails_at_run_time_names_its_ops_and_later_reads_raise_the_same() -> None:
+    class Failing:
+        summary = "aten::exp(tensor)  # somewhere.py:1"
+
+        def __call__(self, *args: object) -> list[object]:
+            raise RuntimeError("RESOURCE_EXHAUSTED: out of memory")
+
+    with pytest.raises(TraceError, match=r"running a trace failed(.|\n)*RESOURCE_EXHAUSTED(.|\n)*aten::exp"):
+        bridge.run(Failing(), [], None, None, None)
+
+
+def test_a_run_time_failure_is_raised_by_every_later_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    from torch_pjrt.runtime.executable import Executable
+
+    def fail(self: Executable, *args: object) -> list[object]:
+        raise RuntimeError("RESOURCE_EXHAUSTED: out of memory")
+
+    x = torch.ones(3, device=DEVICE)
+    module.synchronize()
+    y = x * 3
+    with monkeypatch.context() as patch:
+        patch.setattr(Executable, "__call__", fail)
+        with pytest.raises(TraceError, match="RESOURCE_EXHAUSTED") as first:
+            y.tolist()
+    with pytest.raises(TraceError) as again:
+        (y + 1).tolist()
+    assert again.value is first.value
+    assert (x * 3).tolist() == [3, 3, 3]
+
+
+def test_a_backward_pass_names_its_node_where_there_is_no_line(broken_lowering: None) -> None:
+    x = torch.ones(2, device=DEVICE, requires_grad=True)
+    x.register_hook(lambda g: torch.heaviside(g, g))
+    x.exp().sum().backward()
+    with pytest.raises(TraceError, match="aten::heaviside"):
+        x.grad.tolist()  # type: ignore[union-attr]
