@@ -71,7 +71,12 @@ def test_a_draw_nobody_uses_still_counts() -> None:
 
 def test_seeding_one_way_is_seeding_the_other_way() -> None:
     numbers = []
-    for seed in (torch.manual_seed, module.manual_seed, module.manual_seed_all, module.default_generators[0].manual_seed):
+    for seed in (
+        torch.manual_seed,
+        module.manual_seed,
+        module.manual_seed_all,
+        module.default_generators[0].manual_seed,
+    ):
         seed(7)
         numbers.append(torch.rand(3, device=DEVICE).tolist())
         assert module.initial_seed() == 7

@@ -28,14 +28,18 @@ BAD: dict[str, Callable[[str], Any]] = {
     "an index beyond the end": lambda d: torch.ones(2, device=d)[5],
     "a mask of another shape": lambda d: torch.ones(3, device=d)[torch.ones(2, dtype=torch.bool, device=d)],
     "a float into an integer": lambda d: torch.ones(2, dtype=torch.int64, device=d).add_(1.5),
-    "out= of another kind": lambda d: torch.add(torch.ones(2, device=d), 1, out=torch.ones(2, dtype=torch.int8, device=d)),
+    "out= of another kind": lambda d: torch.add(
+        torch.ones(2, device=d), 1, out=torch.ones(2, dtype=torch.int8, device=d)
+    ),
     "channels": lambda d: nn.functional.conv2d(torch.ones(1, 3, 4, 4, device=d), torch.ones(2, 2, 3, 3, device=d)),
     "float indices": lambda d: nn.functional.embedding(torch.ones(2, device=d), torch.ones(2, 3, device=d)),
     "a leaf in place": lambda d: torch.ones(2, device=d, requires_grad=True).add_(1),
     "backward of a vector": lambda d: torch.ones(2, device=d, requires_grad=True).exp().backward(),
     "item of two": lambda d: torch.ones(2, device=d).item(),
     "bool of two": lambda d: bool(torch.ones(2, device=d)),
-    "batch sizes": lambda d: nn.functional.cross_entropy(torch.ones(2, 3, device=d), torch.ones(3, dtype=torch.long, device=d)),
+    "batch sizes": lambda d: nn.functional.cross_entropy(
+        torch.ones(2, 3, device=d), torch.ones(3, dtype=torch.long, device=d)
+    ),
     "two dtypes": lambda d: torch.ones(2, 2, device=d) @ torch.ones(2, 2, dtype=torch.float64, device=d),
     "bits of floats": lambda d: torch.ones(2, device=d) & torch.ones(2, device=d),
     "softmax of integers": lambda d: torch.ones(2, dtype=torch.int64, device=d).softmax(0),
@@ -68,14 +72,16 @@ def test_operands_on_the_cpu_and_the_device_are_refused_at_the_call(mode: str) -
             lambda: torch.add(b, b, out=a),
             lambda: nn.Linear(2, 2)(b),
         ):
-            with pytest.raises(RuntimeError, match=f"Expected all tensors to be on the same device.*{DEVICE}:0 and cpu"):
+            with pytest.raises(
+                RuntimeError, match=f"Expected all tensors to be on the same device.*{DEVICE}:0 and cpu"
+            ):
                 call()
         assert (b + torch.tensor(1.0)).tolist() == [2, 2]  # a 0-d CPU tensor is a number
 
 
 @pytest.fixture
 def broken_lowering(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    from torch_pjrt.lowering import apply, find, registry
+    from torch_pjrt.lowering import find, registry
 
     def broken(*args: Any) -> Any:
         raise ValueError("broken on purpose")
@@ -86,7 +92,6 @@ def broken_lowering(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     yield
     monkeypatch.undo()
     find.cache_clear()
-    assert apply.find is find
 
 
 def test_a_program_that_does_not_compile_names_its_ops_and_the_users_lines(broken_lowering: None) -> None:

@@ -102,7 +102,8 @@ def test_a_child_may_use_the_device_if_its_parent_has_not() -> None:
 
 
 def test_the_workers_of_a_data_loader_feed_a_device_in_use() -> None:
-    assert output("""
+    assert (
+        output("""
         import torch
         from torch.utils.data import DataLoader, TensorDataset
         total = torch.zeros((), device="pjrt")
@@ -111,4 +112,6 @@ def test_the_workers_of_a_data_loader_feed_a_device_in_use() -> None:
         for (batch,) in DataLoader(data, batch_size=2, num_workers=2, shuffle=True):
             total += batch.to("pjrt").sum()
         print(total.item())
-    """).strip() == "28.0"
+    """).strip()
+        == "28.0"
+    )

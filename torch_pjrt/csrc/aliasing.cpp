@@ -45,7 +45,7 @@ void check_overlap(c10::ArrayRef<Named> tensors, uint8_t refusals, Aliasing alia
         continue;
       auto status = at::get_overlap_status(t.impl, u.impl);
       bool refused = status == at::MemOverlapStatus::Partial ||
-          (status == at::MemOverlapStatus::Full && (refusals & kRefusesOverlap));
+                     (status == at::MemOverlapStatus::Full && (refusals & kRefusesOverlap));
       TORCH_CHECK(
           !refused,
           "unsupported operation: some elements of the input tensor and the written-to tensor refer to a single memory "

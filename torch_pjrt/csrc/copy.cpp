@@ -42,14 +42,16 @@ const Layout* interned(const at::Tensor& t) {
   return layout_of(*t.unsafeGetTensorImpl());
 }
 
-// Whether copying src over self is the same as sharing its immutable value.
+// Whether copying src over self is the same as sharing its immutable value. A tensor that already has a value of its
+// own keeps one: the first write to a shared value is no donation, so a loop would need another program for that step.
 bool can_share(const at::Tensor& self, const at::Tensor& src) {
   StateLock lock;
   auto* to = self.unsafeGetTensorImpl();
   auto* from = src.unsafeGetTensorImpl();
   const Layout* l = layout_of(*to);
   const auto& value = cell_of(*from).value;
-  return value && value->layout == l && layout_of(*from) == l && covers_storage(*to, l) && covers_storage(*from, l);
+  return value && !cell_of(*to).value && value->layout == l && layout_of(*from) == l && covers_storage(*to, l) &&
+         covers_storage(*from, l);
 }
 
 ValuePtr ready_value(const Layout* layout, c10::DeviceIndex device, const py::object& array) {
@@ -123,7 +125,7 @@ ValuePtr materialized(const at::Tensor& t, const char* cause) {
 }
 
 void copy_to_host(at::Tensor& self, const at::Tensor& src, const char* cause) {
-  auto source = src.is_conj() || src.is_neg() ? src.resolve_conj().resolve_neg() : src;
+  auto source = resolve_bits(src);
   at::Tensor host;
   if (source.numel() > 0) {
     auto value = materialized(source, cause);
@@ -189,8 +191,8 @@ at::Tensor& copy_(at::Tensor& self, const at::Tensor& src, bool /*non_blocking*/
     source = source.conj();
   if (self.is_neg())
     source = source.neg();
-  if (from_device && (source.is_conj() || source.is_neg()))
-    source = source.resolve_conj().resolve_neg();
+  if (from_device)
+    source = resolve_bits(source);
   if (!from_device) {
     copy_from_host(self, source);
   } else if (self.device() != source.device()) {
@@ -207,7 +209,7 @@ at::Tensor& copy_(at::Tensor& self, const at::Tensor& src, bool /*non_blocking*/
 at::Scalar local_scalar_dense(const at::Tensor& self) {
   TORCH_CHECK(self.numel() == 1, "a Tensor with ", self.numel(), " elements cannot be converted to Scalar");
   auto host = at::empty({}, self.options().device(at::kCPU));
-  auto flat = self.dim() == 0 ? self : self.view({});
+  auto flat = self.dim() == 0 ? self : self.view(c10::IntArrayRef{});
   copy_to_host(host, flat, "item");
   return host.item();
 }

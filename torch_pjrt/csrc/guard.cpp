@@ -15,17 +15,6 @@ namespace {
 
 thread_local c10::DeviceIndex current = 0;
 
-void check_device(c10::DeviceIndex device) {
-  TORCH_CHECK(
-      device >= 0 && device < device_count(),
-      device_name(),
-      ":",
-      static_cast<int>(device),
-      " does not exist: this process has ",
-      static_cast<int>(device_count()),
-      " device(s)");
-}
-
 // An event is a moment in program order. The device runs in program order, so an event is reached once everything
 // recorded before it has run.
 struct Event {
@@ -132,6 +121,21 @@ c10::DeviceIndex device_count() {
   int n = bridge().device_count().cast<int>();
   count = n;
   return static_cast<c10::DeviceIndex>(n);
+}
+
+void check_device(c10::DeviceIndex device) {
+  if (device_count() == 0) {
+    py::gil_scoped_acquire gil;
+    bridge().no_device();
+  }
+  TORCH_CHECK(
+      device >= 0 && device < device_count(),
+      device_name(),
+      ":",
+      static_cast<int>(device),
+      " does not exist: this process has ",
+      static_cast<int>(device_count()),
+      " device(s)");
 }
 
 std::pair<size_t, size_t> device_memory(c10::DeviceIndex device) {

@@ -12,6 +12,8 @@ c10::DeviceIndex current_device();
 void set_current_device(c10::DeviceIndex device);
 // The number of devices, asked of Python once (it starts a PJRT client only where nothing cheaper can tell).
 c10::DeviceIndex device_count();
+// Raises unless the device exists; if there is none at all, says why and how to get one.
+void check_device(c10::DeviceIndex device);
 // (free, total) bytes, asked of the runtime.
 std::pair<size_t, size_t> device_memory(c10::DeviceIndex device);
 // The PrivateUse1 backend's name in this process.

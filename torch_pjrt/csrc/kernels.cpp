@@ -16,8 +16,7 @@ c10::DeviceIndex index_of(std::optional<c10::Device> device) {
   return device && device->index() >= 0 ? device->index() : current_device();
 }
 
-void check_options(
-    c10::ScalarType dtype, std::optional<c10::Layout> layout, std::optional<bool> pin_memory, c10::DeviceIndex device) {
+void check_options(std::optional<c10::Layout> layout, std::optional<bool> pin_memory, c10::DeviceIndex device) {
   TORCH_CHECK(
       !layout || *layout == c10::kStrided,
       "only strided tensors can be made by empty() on ",
@@ -25,15 +24,7 @@ void check_options(
       ", got ",
       *layout);
   TORCH_CHECK(!pin_memory || !*pin_memory, "Only dense CPU tensors can be pinned");
-  TORCH_CHECK(
-      device < device_count(),
-      device_name(),
-      ":",
-      static_cast<int>(device),
-      " does not exist: this process has ",
-      static_cast<int>(device_count()),
-      " device(s)");
-  (void)dtype;
+  check_device(device);
 }
 
 at::Tensor empty_strided(
@@ -48,7 +39,7 @@ at::Tensor empty_strided(
       size.size() == stride.size(), "empty_strided: size has ", size.size(), " dimensions, stride has ", stride.size());
   auto type = dtype.value_or(c10::get_default_dtype_as_scalartype());
   auto index = index_of(device);
-  check_options(type, layout, pin_memory, index);
+  check_options(layout, pin_memory, index);
   const Layout* l = nullptr;
   {
     StateLock lock;

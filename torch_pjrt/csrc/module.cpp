@@ -39,6 +39,7 @@ void set_bridge(const py::dict& f) {
   b.wait = f["wait"];
   b.host_sync = f["host_sync"];
   b.device_count = f["device_count"];
+  b.no_device = f["no_device"];
   b.device_memory = f["device_memory"];
 }
 

@@ -26,6 +26,7 @@ struct Bridge {
   py::object wait; // (arrays or None, device index)
   py::object host_sync; // (cause)
   py::object device_count; // () -> int
+  py::object no_device; // () raises: why there is no device, and how to get one
   py::object device_memory; // (device index) -> (free, total)
 };
 

@@ -782,7 +782,39 @@ bool append_call(
 
 } // namespace
 
+at::Tensor resolve_bits(const at::Tensor& tensor) {
+  at::Tensor t = tensor;
+  if (t.is_conj())
+    t = at::conj_physical(t.conj()); // conj() of a conjugated view is the plain tensor
+  if (t.is_neg())
+    t = at::neg(t._neg_view());
+  return t;
+}
+
+namespace {
+
+bool has_bits(const at::Tensor& t) {
+  return t.defined() && (t.is_conj() || t.is_neg());
+}
+
+void resolve_arguments(const OpInfo& info, Stack* stack) {
+  auto args = torch::jit::last(*stack, info.args.size());
+  size_t first = stack->size() - info.args.size();
+  for (size_t i = 0; i < info.args.size(); ++i) {
+    if (!args[i].isTensor() || !has_bits(args[i].toTensor()))
+      continue;
+    TORCH_CHECK(
+        !info.args[i].written,
+        info.name,
+        ": writing to a lazily conjugated or negated view is not supported; call resolve_conj() / resolve_neg() first");
+    (*stack)[first + i] = resolve_bits(args[i].toTensor());
+  }
+}
+
+} // namespace
+
 void Recorder::record(const c10::OperatorHandle& op, Stack* stack) {
+  resolve_arguments(*info_, stack);
   Call call = read_call(*info_, *stack);
   if (call.needs_python || call.device < 0) {
     py::gil_scoped_acquire gil;
@@ -910,7 +942,8 @@ void register_recorders() {
     if (name.name.rfind("aten::", 0) != 0 && name.name != "torch_pjrt::copy_")
       continue;
     auto op = dispatcher.findSchema(name);
-    if (!op || op->hasKernelForDispatchKey(c10::DispatchKey::PrivateUse1) ||
+    // clone is PyTorch's composite of empty_like and copy_, which shares the value where it can.
+    if (name.name == "aten::clone" || !op || op->hasKernelForDispatchKey(c10::DispatchKey::PrivateUse1) ||
         op->hasKernelForDispatchKey(c10::DispatchKey::CompositeImplicitAutograd) || is_view(*op) ||
         chooses_device(op->schema()) || !has_tensor_argument(op->schema()))
       continue;

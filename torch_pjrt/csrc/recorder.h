@@ -68,6 +68,10 @@ void work_out_plan(const Layout* base, const Layout* view, int64_t offset);
 // Needs the state lock; false if `remove_obstacle` must be called first, without it.
 bool refer_to_tensor(Trace& trace, const c10::TensorImpl& tensor, const Layout* layout, Operand* operand);
 
+// The tensor with its lazy conjugate and negative bits computed. The recorder reads storages, which know no bits, and
+// PyTorch hands some ops (mm, copy_) tensors with their bits on.
+at::Tensor resolve_bits(const at::Tensor& tensor);
+
 // Works out the plan that was missing, or raises the error of the flush that failed to make the tensor's value.
 void remove_obstacle();
 

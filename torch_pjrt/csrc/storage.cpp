@@ -15,10 +15,6 @@
 namespace torch_pjrt {
 namespace {
 
-void delete_cell(void* context) {
-  delete static_cast<Cell*>(context);
-}
-
 // Addresses from the upper, non-canonical half of the lower 63 bits: no page can ever be mapped there. They are
 // never used twice, so two live storages never seem to overlap and a stale address never matches a new one.
 void* fresh_address(size_t nbytes) {
@@ -77,6 +73,20 @@ struct Allocator final : c10::DeviceAllocator {
 };
 
 } // namespace
+
+void delete_cell(void* context) {
+  delete static_cast<Cell*>(context);
+}
+
+void throw_foreign_storage() {
+  TORCH_CHECK(
+      false,
+      "this tensor's storage was not made by the ",
+      device_name(),
+      " device (from_blob, or raw bytes of another process?): make it with torch.empty(..., device=\"",
+      device_name(),
+      "\") and copy_ into it");
+}
 
 c10::DeviceAllocator* allocator() {
   static auto* a = new Allocator;

@@ -11,9 +11,15 @@ namespace torch_pjrt {
 
 c10::DeviceAllocator* allocator();
 
+void delete_cell(void* context);
+[[noreturn]] void throw_foreign_storage();
+
 // The cell behind a tensor of this device.
 inline Cell& cell_of(const c10::TensorImpl& t) {
-  return *static_cast<Cell*>(t.unsafe_storage().data_ptr().get_context());
+  const auto& ptr = t.unsafe_storage().data_ptr();
+  if (ptr.get_deleter() != &delete_cell)
+    throw_foreign_storage();
+  return *static_cast<Cell*>(ptr.get_context());
 }
 
 // A fresh tensor, storage and cell bound to `value` (null: unwritten).

@@ -137,8 +137,9 @@ def transfer(array: Any, index: int) -> Any:
 
 def wait(index: int) -> None:
     """Block until the device has done all that was dispatched to it."""
-    from ..runtime.client import started
+    from ..runtime.client import check_not_forked, started
 
+    check_not_forked()
     if started():
         from ..runtime.client import wait as wait_for
 
