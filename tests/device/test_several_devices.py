@@ -81,7 +81,8 @@ def test_backward_passes_run_on_each_device_and_across_them() -> None:
         cpu = gradients("cpu", "cpu")
         for d0, d1 in ((first, first), (second, second), (first, second), (second, first)):
             grads = gradients(d0, d1)
-            print([str(g.device) for g in grads[1:3]], all(torch.allclose(g.cpu(), c, atol=1e-6) for g, c in zip(grads, cpu)))
+            close = all(torch.allclose(g.cpu(), c, atol=1e-6) for g, c in zip(grads, cpu))
+            print([str(g.device) for g in grads[1:3]], close)
     """) == [
         "['pjrt:0', 'pjrt:0'] True",
         "['pjrt:1', 'pjrt:1'] True",
@@ -145,7 +146,8 @@ def test_memory_is_counted_where_it_is() -> None:
     assert two("""
         a = torch.ones(256, device=second)
         torch.accelerator.synchronize(1)
-        print(torch.accelerator.memory_allocated(0), torch.accelerator.memory_allocated(1), torch.pjrt.memory_allocated("pjrt:1"))
+        allocated = torch.accelerator.memory_allocated
+        print(allocated(0), allocated(1), torch.pjrt.memory_allocated("pjrt:1"))
         b = a.to(first)
         print(torch.accelerator.memory_allocated(0), torch.accelerator.memory_allocated(1))
     """) == ["0 1024 1024", "1024 1024"]
@@ -157,7 +159,8 @@ def test_an_error_on_one_device_leaves_the_other_working() -> None:
         (torch.ones(1, device=first) + 1).tolist()  # the lowerings are loaded by now
         def broken(*args): raise ValueError("broken on purpose")
         registry._TABLE["atan2"] = registry.Lowering(broken)
-        bad, good = torch.atan2(torch.ones(2, device=first), torch.ones(2, device=first)), torch.ones(2, device=second) + 1
+        ones = torch.ones(2, device=first)
+        bad, good = torch.atan2(ones, ones), torch.ones(2, device=second) + 1
         print(good.tolist())
         print("broken on purpose" in raised(lambda: bad.tolist()))
         print((good + 1).tolist(), torch.ones(1, device=first).tolist())

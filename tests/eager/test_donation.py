@@ -1,4 +1,4 @@
-"""A value that is overwritten and held by nobody else gives its memory to the new one; one that is held stays as it was."""
+"""A value overwritten and held by nobody else gives its memory to the new one; one that is held stays as it was."""
 
 from __future__ import annotations
 

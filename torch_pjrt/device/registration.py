@@ -70,9 +70,10 @@ def _reduce_storage(name: str, storage: torch.storage.TypedStorage) -> Any:
     content = storage._untyped_storage
     if content.device.type != name:
         return storage.__reduce__()
-    return _storage_on, (content.cpu(), storage.dtype, str(content.device))
+    on_cpu = torch.storage.TypedStorage(wrap_storage=content.cpu(), dtype=storage.dtype, _internal=True)
+    return _storage_on, (on_cpu, str(content.device))
 
 
-def _storage_on(content: torch.UntypedStorage, dtype: torch.dtype, device: str) -> torch.storage.TypedStorage:
-    moved = content.to(device=torch.device(device))
-    return torch.storage.TypedStorage(wrap_storage=moved, dtype=dtype, _internal=True)
+def _storage_on(content: torch.storage.TypedStorage, device: str) -> torch.storage.TypedStorage:
+    moved = content._untyped_storage.to(device=torch.device(device))
+    return torch.storage.TypedStorage(wrap_storage=moved, dtype=content.dtype, _internal=True)

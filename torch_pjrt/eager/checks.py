@@ -167,7 +167,15 @@ def _check_index_put(given: Mapping[str, Any]) -> None:
         )
 
 
-@_refuse_for("sort", "argsort", "_softmax", "_log_softmax", "topk")
+@_refuse_for("_softmax", "_log_softmax")
+def _check_softmax(given: Mapping[str, Any]) -> None:
+    _check_dim(given)
+    dtype = given["self"].dtype
+    if not dtype.is_floating_point and given["self"].numel():
+        raise NotImplementedError(f"softmax is not implemented for '{named(dtype)}'")
+
+
+@_refuse_for("sort", "argsort", "topk")
 def _check_dim(given: Mapping[str, Any]) -> None:
     d, rank = given["dim"], max(given["self"].dim(), 1)
     if not -rank <= d < rank:
@@ -194,3 +202,10 @@ def _check_continuous(given: Mapping[str, Any]) -> None:
 def _check_clamp(given: Mapping[str, Any]) -> None:
     if given["min"] is None and given["max"] is None:
         raise RuntimeError("torch.clamp: At least one of 'min' or 'max' must not be None")
+
+
+@_refuse_for("bitwise_and", "bitwise_or", "bitwise_xor", "bitwise_not")
+def _check_bits(given: Mapping[str, Any]) -> None:
+    for x in given.values():
+        if isinstance(x, Tensor) and (x.dtype.is_floating_point or x.dtype.is_complex):
+            raise NotImplementedError(f"bitwise operations are not implemented for '{named(x.dtype)}'")
