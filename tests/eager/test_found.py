@@ -73,3 +73,15 @@ def test_what_the_cpu_allows_the_device_does_likewise(line: str, mode: str) -> N
     assert not any(isinstance(seen, Raised) for seen in run(program, "cpu"))
     with getattr(torch, DEVICE).eager_mode(mode):
         assert differences(program, DEVICE) == []
+
+
+def test_an_out_tensor_that_is_resized_takes_the_strides_of_the_result() -> None:
+    strides = []
+    for device in ("cpu", DEVICE):
+        x = torch.ones(4, 3, device=device).t()
+        sine, total, product = (torch.empty(0, device=device) for _ in range(3))
+        torch.sin(x, out=sine)
+        torch.add(x, 1, out=total)
+        torch.mm(x, x.t(), out=product)
+        strides.append((sine.stride(), total.stride(), product.stride()))
+    assert strides[0] == strides[1]

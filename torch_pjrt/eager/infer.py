@@ -13,7 +13,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from ..lowering import Spec
-from ..lowering.apply import written
+from ..lowering.apply import functional_twin, written
 from .checks import check
 
 _SCALAR_TYPES: dict[int, torch.dtype] = {
@@ -118,6 +118,7 @@ def infer(
             results = _shapes_of_lowering(op, metas)
     by_name = dict(zip((a.name for a in op._schema.arguments), metas, strict=True))
     changed = [t for n in written(op) for t in _tensors(by_name[n])]
+    changed = _restrided(op, args, by_name, changed)
     fresh: list[Any] = []
     returned = [results] if len(op._schema.returns) == 1 else list(results or ())
     for value, ret in zip(returned, op._schema.returns, strict=True):
@@ -129,6 +130,35 @@ def infer(
         specs += [_spec(s) for s in (item if isinstance(item, list) else [item])]
     call = Call(op, tuple(_converted(op, list(template))), tuple(specs))
     return call, [_layout(t) for t in changed], fresh  # type: ignore[misc]
+
+
+def _restrided(
+    op: OpOverload, args: list[Any], by_name: dict[str, Any], changed: list[torch.Tensor]
+) -> list[torch.Tensor]:
+    """The written tensors, those that an `out=` op resized with the strides that CPU PyTorch gives them.
+
+    A meta kernel resizes its output to contiguous strides; the CPU's gives it those of the functional result, the
+    transposed ones of `sin(x.t())`, say.
+    """
+    before = [t for a, x in zip(op._schema.arguments, args, strict=True) if a.name in written(op) for t in _tensors(x)]
+    if all(b.shape == t.shape for b, t in zip(before, changed, strict=True)):
+        return changed
+    twin = functional_twin(op)
+    if twin is None or len(twin._schema.returns) != len(changed):
+        return changed
+    taken = [a for a in twin._schema.arguments if a.name in by_name]
+    with torch.no_grad(), _disable_current_modes():
+        results = twin(
+            *(by_name[a.name] for a in taken if not a.kwarg_only),
+            **{a.name: by_name[a.name] for a in taken if a.kwarg_only},
+        )
+    found = [results] if len(changed) == 1 else list(results)
+    if any(not isinstance(f, torch.Tensor) or f.shape != t.shape for f, t in zip(found, changed, strict=True)):
+        return changed
+    return [
+        t if b.shape == t.shape else torch.empty_strided(t.shape, f.stride(), dtype=t.dtype, device="meta")
+        for b, t, f in zip(before, changed, found, strict=True)
+    ]
 
 
 def _run(op: OpOverload, metas: list[Any]) -> Any:
