@@ -20,6 +20,8 @@ namespace {
 
 using torch::jit::Stack;
 
+using Values = c10::SmallVector<ValuePtr, 4>;
+
 struct TensorRef {
   c10::TensorImpl* impl;
   const ArgInfo* arg;
@@ -473,23 +475,24 @@ void remove_obstacle() {
   work_out_plan(obstacle.base, obstacle.view, obstacle.offset);
 }
 
-void after_append(c10::DeviceIndex device, uint64_t prefix, bool known) {
-  ++counters().ops_recorded;
-  if (!known)
-    remember_source(prefix);
-  auto mode = settings().mode.load(std::memory_order_relaxed);
-  bool cut = mode != EagerMode::kFused;
-  if (!cut) {
-    StateLock lock;
-    const auto& trace = current_trace(device);
-    size_t n = trace.nodes.size();
-    cut = static_cast<int64_t>(n) >= settings().max_trace_nodes.load(std::memory_order_relaxed) ||
-          (n >= kMinLoopNodes && trace.is_whole_loops());
-  }
-  if (!cut)
+Appended appended_to(const Trace& trace) {
+  size_t n = trace.nodes.size();
+  uint64_t prefix = trace.nodes.back().prefix;
+  bool cut = settings().mode.load(std::memory_order_relaxed) != EagerMode::kFused ||
+             static_cast<int64_t>(n) >= settings().max_trace_nodes.load(std::memory_order_relaxed) ||
+             (n >= kMinLoopNodes && trace.is_whole_loops());
+  return {trace.device, prefix, knows_source(prefix), cut};
+}
+
+void after_append(const Appended& appended) {
+  counters().ops_recorded.fetch_add(1, std::memory_order_relaxed);
+  if (!appended.known)
+    remember_source(appended.prefix);
+  if (!appended.cut)
     return;
+  auto device = appended.device;
   flush(device);
-  if (mode == EagerMode::kStrict) {
+  if (settings().mode.load(std::memory_order_relaxed) == EagerMode::kStrict) {
     py::gil_scoped_acquire gil;
     bridge().wait(static_cast<int>(device));
   }
@@ -508,8 +511,7 @@ ValuePtr record_resize(const ValuePtr& value, size_t nbytes) {
   if (value->failure)
     throw_failure(*value);
   ValuePtr made;
-  uint64_t prefix = 0;
-  bool known = false;
+  Appended appended;
   while (!made) {
     const Layout* flat = nullptr; // the content in memory order, which is what a storage is
     {
@@ -530,14 +532,13 @@ ValuePtr record_resize(const ValuePtr& value, size_t nbytes) {
         made = trace.promise(intern(value->layout->dtype, {static_cast<int64_t>(nbytes / size)}, {1}));
         trace.outs.push_back(made);
         trace.append(n);
-        prefix = trace.nodes.back().prefix;
-        known = knows_source(prefix);
+        appended = appended_to(trace);
       }
     }
     if (!made)
       work_out_plan(value->layout, flat, 0);
   }
-  after_append(value->device, prefix, known);
+  after_append(appended);
   return made;
 }
 
@@ -689,8 +690,8 @@ bool append_call(
     const Call& call,
     const OpEntry& entry,
     const std::optional<std::array<uint32_t, 4>>& key,
-    std::vector<ValuePtr>& made,
-    std::vector<ValuePtr>& dropped) {
+    Values& made,
+    Values& dropped) {
   TraceNode n{};
   n.kind = TraceNode::Kind::kOp;
   n.entry = &entry;
@@ -828,12 +829,11 @@ void Recorder::record(const c10::OperatorHandle& op, Stack* stack) {
     run_composite(op, stack);
     return;
   }
-  std::vector<ValuePtr> made;
-  std::vector<ValuePtr> dropped; // released after the state lock
+  Values made;
+  Values dropped; // released after the state lock
   const Hash128 without_layouts = call.key;
   const OpEntry* entry = nullptr;
-  uint64_t prefix = 0;
-  bool known = false;
+  Appended appended;
   std::optional<std::array<uint32_t, 4>> key;
   if (info_->random)
     key = draw_key(call.generator, call.device);
@@ -857,8 +857,7 @@ void Recorder::record(const c10::OperatorHandle& op, Stack* stack) {
         } else if (!append_call(trace, call, *entry, key, made, dropped)) {
           lacks = Missing::kPlan;
         } else {
-          prefix = trace.nodes.back().prefix;
-          known = knows_source(prefix);
+          appended = appended_to(trace);
         }
       }
     }
@@ -897,7 +896,7 @@ void Recorder::record(const c10::OperatorHandle& op, Stack* stack) {
   made.clear();
   dropped.clear();
   // The results exist before the mode may run the trace, or they would look dead to it.
-  after_append(call.device, prefix, known);
+  after_append(appended);
   torch::jit::drop(*stack, info_->args.size());
   for (auto& r : results)
     stack->push_back(std::move(r));

@@ -75,8 +75,17 @@ at::Tensor resolve_bits(const at::Tensor& tensor);
 // Works out the plan that was missing, or raises the error of the flush that failed to make the tensor's value.
 void remove_obstacle();
 
-// What follows an append: the source line if the trace is a new one, then the eager mode's cut.
-void after_append(c10::DeviceIndex device, uint64_t prefix, bool known);
+// What an append left to do: find the source line if the trace is a new one, cut if the eager mode says so.
+struct Appended {
+  c10::DeviceIndex device = 0;
+  uint64_t prefix = 0;
+  bool known = false;
+  bool cut = false;
+};
+// Needs the state lock.
+Appended appended_to(const Trace& trace);
+// Without it.
+void after_append(const Appended& appended);
 
 // Registers the recorder for every ATen op that needs a backend kernel.
 void register_recorders();
