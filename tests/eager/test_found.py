@@ -85,3 +85,18 @@ def test_an_out_tensor_that_is_resized_takes_the_strides_of_the_result() -> None
         torch.mm(x, x.t(), out=product)
         strides.append((sine.stride(), total.stride(), product.stride()))
     assert strides[0] == strides[1]
+
+
+def test_entries_are_repeated_as_often_as_a_tensor_says() -> None:
+    for repeats in ([1, 2, 0, 1], [0, 0, 0, 0], []):
+        for size in (None, sum(repeats)):
+            results = [
+                torch.repeat_interleave(torch.tensor(repeats, dtype=torch.int64, device=d), output_size=size)
+                for d in ("cpu", DEVICE)
+            ]
+            assert torch.equal(results[0], results[1].cpu()) and results[0].dtype == results[1].dtype
+    x = torch.arange(8.0).reshape(4, 2)
+    times = torch.tensor([1, 2, 0, 1])
+    assert torch.equal(
+        torch.repeat_interleave(x.to(DEVICE), times.to(DEVICE), dim=0).cpu(), torch.repeat_interleave(x, times, dim=0)
+    )

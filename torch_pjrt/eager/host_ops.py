@@ -45,6 +45,22 @@ def masked_select(self: Tensor, mask: Tensor) -> Tensor:
     return aten.index_select(values.reshape(-1), 0, nonzero(where.reshape(-1)).squeeze(1))
 
 
+@host_op("aten::repeat_interleave.Tensor")
+def repeat_interleave(repeats: Tensor, output_size: int | None = None) -> Tensor:
+    """Which entry each place of the result takes: the first whose running total of repeats lies beyond the place."""
+    if repeats.dim() != 1:
+        raise RuntimeError("repeat_interleave only accept 1D vector as repeat")
+    if repeats.dtype not in (torch.int32, torch.int64):
+        raise RuntimeError("repeats has to be Long or Int tensor")
+    ends = repeats.cumsum(0)
+    if output_size is None:
+        if repeats.numel() and int(repeats.min().item()) < 0:
+            raise RuntimeError("repeats can not be negative")
+        output_size = int(ends[-1].item()) if repeats.numel() else 0
+    places = torch.arange(output_size, device=repeats.device, dtype=ends.dtype)
+    return torch.searchsorted(ends, places, right=True).to(repeats.dtype)
+
+
 @host_op("aten::equal")
 def equal(self: Tensor, other: Tensor) -> bool:
     if self.shape != other.shape:
