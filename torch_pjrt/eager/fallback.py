@@ -10,7 +10,7 @@ import torch
 
 from ..lowering.apply import written
 from ..runtime.metrics import METRICS
-from .infer import _converted, op_named
+from .infer import _converted, _tensors, op_named
 from .source import user_line
 
 
@@ -91,12 +91,6 @@ def _to_device(x: Any, device: torch.device | None) -> Any:
     if isinstance(x, torch.Tensor):
         return x.to(device)
     return [_to_device(i, device) for i in x] if isinstance(x, (list, tuple)) else x
-
-
-def _tensors(x: Any) -> list[torch.Tensor]:
-    if isinstance(x, torch.Tensor):
-        return [x]
-    return [t for i in x for t in _tensors(i)] if isinstance(x, (list, tuple)) else []
 
 
 def _cpu_generator(g: torch.Generator) -> torch.Generator:
