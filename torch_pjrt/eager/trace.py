@@ -13,8 +13,10 @@ import numpy as np
 
 from ..lowering import Spec, apply, find, view
 from ..lowering.dtypes import to_numpy
+from ..runtime import cache
 from ..runtime.executable import Executable, compile_function
 from . import dump
+from .content import content
 from .infer import Call, dtype_of
 
 Place = tuple[int, int]  # (node, output)
@@ -128,11 +130,17 @@ def compile_trace(description: dict[str, Any]) -> Executable:
     ) -> list[jax.Array]:
         return _Evaluation(trace, inputs, floats, ints, keys).results(places)
 
+    donated = _donated(trace, places)
+    # Where somebody wants to see the StableHLO, it has to be made.
+    kept = cache.directory() is not None and not dump.wanted()
     try:
-        executable, lowered = compile_function(run, specs, parameters, _donated(trace, places), trace.device)
+        executable, lowered = compile_function(
+            run, specs, parameters, donated, trace.device, content(trace, donated) if kept else None
+        )
     except Exception as error:
         raise explain(trace, error) from error
-    dump.write(trace, lowered)
+    if lowered is not None:
+        dump.write(trace, lowered)
     return Executable(executable.compiled, executable.takes, trace_summary(trace))
 
 

@@ -13,9 +13,10 @@ from typing import Any
 
 import jax
 import numpy as np
+import torch
 from jax.sharding import SingleDeviceSharding
 
-from .cache import enable_persistent_cache
+from . import cache, stored
 from .client import device, dispatched
 from .metrics import METRICS
 
@@ -27,7 +28,7 @@ _OPTIONS: dict[str, Any] = {"xla_allow_excess_precision": False}
 class Executable:
     """A compiled program. Its arguments: the trace's inputs, then the run-time parameters that exist."""
 
-    compiled: jax.stages.Compiled
+    compiled: Callable[..., list[jax.Array]]
     # Which of (floats, ints, keys) the program takes.
     takes: tuple[bool, bool, bool]
     # What it computes, for the message of an error at run time.
@@ -47,20 +48,31 @@ def compile_function(
     parameters: Sequence[jax.ShapeDtypeStruct | None],
     donate: Sequence[int],
     index: int,
-) -> tuple[Executable, jax.stages.Lowered]:
-    """Compile `fn(inputs, floats, ints, keys)` for device `index`.
+    content: str | None = None,
+) -> tuple[Executable, jax.stages.Lowered | None]:
+    """Compile `fn(inputs, floats, ints, keys)` for device `index`, or load it if another process has.
 
     Args:
         fn: traced by JAX once, with lists of arrays; parameters that don't exist are None.
         inputs: shape and dtype of each input.
         parameters: the same for floats (float64), ints (int64) and keys (uint32), or None.
         donate: inputs whose memory the program may overwrite.
+        content: all that `fn`'s mathematics and `donate` depend on, as text; None if the program is not to be kept
+            in `TORCH_PJRT_CACHE_DIR`.
 
     Returns:
-        the executable, and the lowered module for those who want to look at it.
+        the executable, and the lowered module for those who want to look at it: None if there was none to make.
     """
-    enable_persistent_cache()
     started = time.perf_counter()
+    takes = (parameters[0] is not None, parameters[1] is not None, parameters[2] is not None)
+    key = None if content is None or cache.directory() is None else _key(content)
+    if key is not None:
+        loaded = _load(key, index)
+        if loaded is not None:
+            METRICS.executables_loaded += 1
+            METRICS.load_seconds += time.perf_counter() - started
+            return Executable(loaded, takes), None
+        started = time.perf_counter()
     placement = SingleDeviceSharding(device(index))
     placed = [jax.ShapeDtypeStruct(s.shape, s.dtype, sharding=placement) for s in inputs]
     present = [jax.ShapeDtypeStruct(p.shape, p.dtype, sharding=placement) for p in parameters if p is not None]
@@ -79,8 +91,47 @@ def compile_function(
     METRICS.compile_seconds += took
     if took > _LONG_COMPILE:
         _return_compiler_memory()
-    takes = tuple(p is not None for p in parameters)
-    return Executable(compiled, (takes[0], takes[1], takes[2])), lowered
+    if key is not None:
+        _store(key, compiled)
+    return Executable(compiled, takes), lowered
+
+
+def _key(content: str) -> str:
+    # Both are state that compiling reads beside `content`.
+    return cache.key_of(torch.get_float32_matmul_precision(), repr(sorted(_OPTIONS.items())), content)
+
+
+def _load(key: str, index: int) -> Callable[..., list[jax.Array]] | None:
+    payload = cache.load(key)
+    if payload is None:
+        return None
+    try:
+        return stored.from_bytes(payload, index)
+    except Exception as error:  # whatever a runtime says of a program that it won't load: compiling makes another
+        cache.discard(key)
+        warnings.warn(
+            f"a program in TORCH_PJRT_CACHE_DIR could not be loaded ({type(error).__name__}: {error}); compiling it "
+            "again",
+            cache.CacheWarning,
+            stacklevel=2,
+        )
+        return None
+
+
+def _store(key: str, compiled: jax.stages.Compiled) -> None:
+    try:
+        payload = stored.to_bytes(compiled)
+    except Exception as error:  # a platform without serialization, or with a program that cannot be serialized
+        _warn_of_storing(f"{type(error).__name__}: {error}")
+        return
+    cache.store(key, payload)
+
+
+@functools.cache
+def _warn_of_storing(reason: str) -> None:
+    warnings.warn(
+        f"a compiled program cannot be kept in TORCH_PJRT_CACHE_DIR: {reason}", cache.CacheWarning, stacklevel=2
+    )
 
 
 # Seconds of compiling from which on its memory is worth the milliseconds of giving it back.
