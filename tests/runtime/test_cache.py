@@ -24,14 +24,10 @@ import torch
 torch.manual_seed(0)
 model = torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.Tanh(), torch.nn.Dropout(0.5), torch.nn.Linear(16, 4))
 model.to("pjrt")
-optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
 x = torch.linspace(0, 1, 16).reshape(2, 8).to("pjrt")
-for _ in range(3):
-    optimizer.zero_grad()
-    loss = model(x).square().mean()
-    loss.backward()
-    optimizer.step()
-sums = [f(x).sum().item() for f in (torch.sin, torch.cos, torch.exp)]
+loss = model(x).square().mean()
+loss.backward()
+sums = [f(x).sum().item() for f in (torch.sin, torch.cos, torch.exp, torch.tanh)]
 m = torch.pjrt.metrics()
 print(loss.item(), m["executables_compiled"], m["executables_loaded"], m["compile_seconds"] + m["load_seconds"])
 """
