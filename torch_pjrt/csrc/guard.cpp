@@ -1,5 +1,6 @@
 #include "guard.h"
 
+#include "findings.h"
 #include "python.h"
 #include "state.h"
 #include "trace.h"
@@ -151,6 +152,7 @@ void synchronize_device(c10::DeviceIndex device) {
   flush(device);
   py::gil_scoped_acquire gil;
   bridge().wait(static_cast<int>(device));
+  raise_findings(kEveryRun);
 }
 
 } // namespace torch_pjrt

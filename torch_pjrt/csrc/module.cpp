@@ -32,6 +32,7 @@ void set_bridge(const py::dict& f) {
   b.fallback = f["fallback"];
   b.compile = f["compile"];
   b.run = f["run"];
+  b.verdict = f["verdict"];
   b.source = f["source"];
   b.upload = f["upload"];
   b.download = f["download"];

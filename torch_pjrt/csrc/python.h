@@ -18,7 +18,8 @@ struct Bridge {
   py::object plan; // (base, view) -> (structure, starts)
   py::object fallback; // (op, args) -> results
   py::object compile; // (trace description) -> executable
-  py::object run; // (executable, inputs, floats, ints, keys) -> arrays
+  py::object run; // (program, inputs, floats, ints, keys) -> (arrays, findings or None)
+  py::object verdict; // (program, findings, wait) -> (exception, its results), None (all well) or False (not known yet)
   py::object source; // () -> the user's line
   py::object upload; // (CPU tensor, device index) -> array
   py::object download; // (array) -> CPU tensor

@@ -36,12 +36,10 @@ void after_append(const Appended& appended) {
     remember_source(appended.prefix);
   if (!appended.cut)
     return;
-  auto device = appended.device;
-  flush(device);
-  if (settings().mode.load(std::memory_order_relaxed) == EagerMode::kStrict) {
-    py::gil_scoped_acquire gil;
-    bridge().wait(static_cast<int>(device));
-  }
+  if (settings().mode.load(std::memory_order_relaxed) == EagerMode::kStrict)
+    synchronize_device(appended.device);
+  else
+    flush(appended.device);
 }
 
 ValuePtr record_resize(const ValuePtr& value, size_t nbytes) {
@@ -55,7 +53,7 @@ ValuePtr record_resize(const ValuePtr& value, size_t nbytes) {
       " bytes: not a multiple of the element size ",
       size);
   if (value->failure)
-    throw_failure(*value);
+    throw_failure(value->failure);
   ValuePtr made;
   Appended appended;
   while (!made) {

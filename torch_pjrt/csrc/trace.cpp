@@ -1,5 +1,6 @@
 #include "trace.h"
 
+#include "findings.h"
 #include "modes.h"
 #include "python.h"
 #include "recorder.h"
@@ -223,6 +224,7 @@ bool resume(std::unique_ptr<Trace>& trace) {
 void run_trace(std::unique_ptr<Trace> trace, bool may_split) {
   py::gil_scoped_acquire gil;
   drain_released_arrays();
+  look_at_findings(0);
   Trace& t = *trace;
   std::vector<uint32_t> live;
   std::vector<uint32_t> donatable;
@@ -243,7 +245,7 @@ void run_trace(std::unique_ptr<Trace> trace, bool may_split) {
       if (v)
         v->trace = 0; // no longer pending in a trace that can be recorded into
   }
-  if (live.empty())
+  if (live.empty() && !t.checks)
     return;
   for (uint32_t i = 0; i < t.inputs.size(); ++i) {
     const PyObject* array = t.inputs[i]->array;
@@ -266,7 +268,7 @@ void run_trace(std::unique_ptr<Trace> trace, bool may_split) {
     py::list inputs;
     for (const auto& v : t.inputs) {
       if (v->failure)
-        throw_failure(*v);
+        throw_failure(v->failure);
       TORCH_INTERNAL_ASSERT(v->array != nullptr, "an input of a trace was never made");
       inputs.append(py::reinterpret_borrow<py::object>(v->array));
     }
@@ -279,11 +281,14 @@ void run_trace(std::unique_ptr<Trace> trace, bool may_split) {
     dispatched = true;
     py::object made = bridge().run(executable, inputs, as_numpy(t.floats), as_numpy(t.ints), as_numpy(t.keys));
     ++counters().traces_run;
-    py::list arrays = made;
+    auto [arrays, findings] = made.cast<std::pair<py::list, py::object>>();
     TORCH_INTERNAL_ASSERT(arrays.size() == results.size(), "an executable returned the wrong number of arrays");
+    uint64_t run = note_run(t.inputs, results, executable, findings);
     StateLock lock;
-    for (size_t i = 0; i < results.size(); ++i)
+    for (size_t i = 0; i < results.size(); ++i) {
+      results[i]->run = run;
       results[i]->materialize(py::object(arrays[i]).release().ptr());
+    }
   } catch (...) {
     PyObject* exception = nullptr;
     try {
@@ -374,6 +379,7 @@ void Trace::append(TraceNode n) {
   n.prefix = hash.a;
   nodes.push_back(n);
   uint32_t border = borders.empty() ? 0 : borders.back();
+  checks |= n.kind == TraceNode::Kind::kOp && n.out_count == 0;
   if (nodes.size() > 1) {
     while (border > 0 && nodes[border].signature != n.signature)
       border = borders[border - 1];
@@ -430,17 +436,20 @@ PyObject* array_of(const ValuePtr& value, const char* cause) {
   }
   if (!ready)
     flush(value->device);
+  if (cause != nullptr && !value->failure)
+    raise_findings(value->run);
   if (value->failure)
-    throw_failure(*value);
+    throw_failure(value->failure);
   TORCH_INTERNAL_ASSERT(value->array != nullptr, "a value was neither made nor failed by its flush");
   if (cause != nullptr)
     bridge().host_sync(cause);
   return value->array;
 }
 
-void throw_failure(const Value& value) {
+void throw_failure(const std::shared_ptr<Failure>& failure) {
   py::gil_scoped_acquire gil;
-  throw_exception(value.failure->exception);
+  reported(failure);
+  throw_exception(failure->exception);
 }
 
 bool knows_source(uint64_t prefix) {

@@ -34,6 +34,7 @@ struct Value final : c10::intrusive_ptr_target {
   // Its number among the trace's inputs, if `input_of` is the id of the trace being recorded.
   uint64_t input_of = 0;
   uint32_t input = 0;
+  uint64_t run = 0; // number of the run that made it (findings.h)
   PyObject* array = nullptr; // owned jax.Array once materialized
   std::shared_ptr<Failure> failure;
 

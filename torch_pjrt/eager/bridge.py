@@ -91,20 +91,27 @@ def compile_trace(description: dict[str, Any]) -> Any:
     return compiled(description)
 
 
-def run(executable: Any, inputs: list[Any], floats: Any, ints: Any, keys: Any) -> list[Any]:
-    """Run a compiled trace; an error of the runtime names the ops it came from."""
+def run(program: Any, inputs: list[Any], floats: Any, ints: Any, keys: Any) -> tuple[list[Any], Any]:
+    """Run a compiled trace; an error of the runtime names the ops it came from. See eager.trace.Program."""
     from ..runtime.client import check_not_forked
 
     check_not_forked()
     try:
-        results: list[Any] = executable(inputs, floats, ints, keys)
+        results: tuple[list[Any], Any] = program(inputs, floats, ints, keys)
         return results
     except Exception as error:
         from .trace import TraceError
 
         raise TraceError(
-            f"running a trace failed: {type(error).__name__}: {error}\nops of the trace:\n  {executable.summary}"
+            f"running a trace failed: {type(error).__name__}: {error}\nops of the trace:\n  {program.summary}"
         ) from error
+
+
+def verdict(program: Any, findings: Any, wait: bool) -> Any:
+    """See eager.verdict."""
+    from .verdict import verdict as judged
+
+    return judged(program, findings, wait)
 
 
 def source() -> str:
@@ -188,6 +195,7 @@ _C.set_bridge(
         "fallback": fallback,
         "compile": compile_trace,
         "run": run,
+        "verdict": verdict,
         "source": source,
         "upload": upload,
         "download": download,

@@ -31,8 +31,8 @@ class Executable:
     compiled: Callable[..., list[jax.Array]]
     # Which of (floats, ints, keys) the program takes.
     takes: tuple[bool, bool, bool]
-    # What it computes, for the message of an error at run time.
-    summary: str = ""
+    # What `fn` left in `notes` while it was traced.
+    notes: Any = None
 
     def __call__(self, inputs: list[jax.Array], *parameters: np.ndarray) -> list[jax.Array]:
         taken = [p for p, wanted in zip(parameters, self.takes, strict=True) if wanted]
@@ -49,6 +49,7 @@ def compile_function(
     donate: Sequence[int],
     index: int,
     content: str | None = None,
+    notes: Callable[[], Any] = lambda: None,
 ) -> tuple[Executable, jax.stages.Lowered | None]:
     """Compile `fn(inputs, floats, ints, keys)` for device `index`, or load it if another process has.
 
@@ -59,6 +60,7 @@ def compile_function(
         donate: inputs whose memory the program may overwrite.
         content: all that `fn`'s mathematics and `donate` depend on, as text; None if the program is not to be kept
             in `TORCH_PJRT_CACHE_DIR`.
+        notes: asked once `fn` has been traced: what its caller must know of it beside the program, as JSON has it.
 
     Returns:
         the executable, and the lowered module for those who want to look at it: None if there was none to make.
@@ -71,7 +73,7 @@ def compile_function(
         if loaded is not None:
             METRICS.executables_loaded += 1
             METRICS.load_seconds += time.perf_counter() - started
-            return Executable(loaded, takes), None
+            return Executable(loaded.call, takes, loaded.notes), None
         started = time.perf_counter()
     placement = SingleDeviceSharding(device(index))
     placed = [jax.ShapeDtypeStruct(s.shape, s.dtype, sharding=placement) for s in inputs]
@@ -92,8 +94,8 @@ def compile_function(
     if took > _LONG_COMPILE:
         _return_compiler_memory()
     if key is not None:
-        _store(key, compiled)
-    return Executable(compiled, takes), lowered
+        _store(key, compiled, notes())
+    return Executable(compiled, takes, notes()), lowered
 
 
 def _key(content: str) -> str:
@@ -101,7 +103,7 @@ def _key(content: str) -> str:
     return cache.key_of(torch.get_float32_matmul_precision(), repr(sorted(_OPTIONS.items())), content)
 
 
-def _load(key: str, index: int) -> Callable[..., list[jax.Array]] | None:
+def _load(key: str, index: int) -> stored.Stored | None:
     payload = cache.load(key)
     if payload is None:
         return None
@@ -118,9 +120,9 @@ def _load(key: str, index: int) -> Callable[..., list[jax.Array]] | None:
         return None
 
 
-def _store(key: str, compiled: jax.stages.Compiled) -> None:
+def _store(key: str, compiled: jax.stages.Compiled, notes: Any) -> None:
     try:
-        payload = stored.to_bytes(compiled)
+        payload = stored.to_bytes(compiled, notes)
     except Exception as error:  # a platform without serialization, or with a program that cannot be serialized
         _warn_of_storing(f"{type(error).__name__}: {error}")
         return

@@ -27,36 +27,52 @@ class Signature:
     Attributes:
         arguments: how many it takes.
         results: (shape, dtype's name) of each array it returns.
+        notes: what came with it, as JSON has it.
     """
 
     arguments: int
     results: tuple[tuple[tuple[int, ...], str], ...]
+    notes: Any
 
 
-def to_bytes(compiled: jax.stages.Compiled) -> bytes:
-    """The executable and its signature.
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """An executable that was loaded.
+
+    Attributes:
+        call: arrays (or NumPy arrays) in, a list of arrays out.
+        notes: what was stored with it.
+    """
+
+    call: Callable[..., list[jax.Array]]
+    notes: Any
+
+
+def to_bytes(compiled: jax.stages.Compiled, notes: Any) -> bytes:
+    """The executable, its signature, and `notes` (anything JSON can hold).
 
     Raises what the runtime raises where a platform cannot serialize (`jax.errors.JaxRuntimeError`).
     """
     executable: Any = compiled.runtime_executable()
     infos = jax.tree.leaves(compiled.out_info)
     results = tuple((tuple(o.shape), np.dtype(o.dtype).name) for o in infos)
-    signature = Signature(len(jax.tree.leaves(compiled.in_avals)), results)
+    signature = Signature(len(jax.tree.leaves(compiled.in_avals)), results, notes)
     header = json.dumps(asdict(signature)).encode()
     serialized: bytes = executable.client.serialize_executable(executable)
     return len(header).to_bytes(_LENGTH, "little") + header + serialized
 
 
-def from_bytes(data: bytes, index: int) -> Callable[..., list[jax.Array]]:
-    """The function that `to_bytes` was given, for device `index`: arrays (or NumPy arrays) in, a list of arrays out.
+def from_bytes(data: bytes, index: int) -> Stored:
+    """What `to_bytes` was given, for device `index`.
 
     Raises ValueError for bytes that `to_bytes` did not write, and what the runtime raises for an executable that is
     not its own.
     """
     end = _LENGTH + int.from_bytes(data[:_LENGTH], "little")
     said = json.loads(data[_LENGTH:end])
-    signature = Signature(said["arguments"], tuple((tuple(shape), name) for shape, name in said["results"]))
-    return _callable(_load(data[end:], index), signature, index)
+    results = tuple((tuple(shape), name) for shape, name in said["results"])
+    signature = Signature(said["arguments"], results, said["notes"])
+    return Stored(_callable(_load(data[end:], index), signature, index), signature.notes)
 
 
 def _load(serialized: bytes, index: int) -> Any:
