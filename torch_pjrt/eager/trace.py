@@ -185,9 +185,8 @@ def compile_trace(description: dict[str, Any]) -> Program:
         raise explain(trace, error) from error
     if lowered is not None:
         dump.write(trace, lowered)
-    checks = tuple(
-        Check(n, trace.nodes[n].name, trace.nodes[n].source, kind, text) for n, kind, text in executable.notes
-    )
+    nodes = trace.nodes
+    checks = tuple(Check(n, nodes[n].name, nodes[n].source, kind, text) for n, kind, text in executable.notes)
     sources = tuple(tuple(o.index for o in n.operands if o.kind == "node") for n in nodes)
     return Program(executable, checks, sources, tuple(node for node, _ in places), trace_summary(trace))
 

@@ -15,9 +15,9 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 from jax import Array
+from jax.extend.core import get_opaque_trace_state
 
 FINE = -(2**63)
 
@@ -94,4 +94,4 @@ def _listening() -> bool:
 
 
 def _level() -> Any:
-    return jax.core.get_opaque_trace_state()
+    return get_opaque_trace_state()
