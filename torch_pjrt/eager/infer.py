@@ -251,7 +251,8 @@ def _shapes_of_lowering(op: OpOverload, metas: list[Any]) -> Any:
         args = tree_unflatten(filled, tree)
         names = [a.name for a in op._schema.arguments]
         keyword = {n: v for n, v, a in zip(names, args, op._schema.arguments, strict=True) if a.kwarg_only}
-        return lowering.fn(*args[: len(args) - len(keyword)], **keyword)
+        key = {"key": jax.numpy.zeros(4, "uint32")} if lowering.random else {}
+        return lowering.fn(*args[: len(args) - len(keyword)], **keyword, **key)
 
     with jax.enable_x64(True):
         shapes = jax.eval_shape(
