@@ -8,7 +8,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from ..conftest import DEVICE
-from .check import lowered
+from .check import check, lowered
 
 aten = torch.ops.aten
 module = getattr(torch, DEVICE)
@@ -29,6 +29,17 @@ def test_the_loss_and_its_forward_variables_agree(dtype: torch.dtype) -> None:
     for n in range(4):
         valid = slice(0, int(inputs[n])), slice(0, int(2 * lengths[n] + 1))
         torch.testing.assert_close(alpha[n][valid], want_alpha[n][valid], rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("in_a_row", [False, True])
+def test_lengths_may_be_constants(in_a_row: bool) -> None:
+    x, targets, inputs, lengths = _given()
+    if in_a_row:
+        targets = torch.cat([row[:n] for row, n in zip(targets, lengths.tolist(), strict=True)])
+    given = x, targets, inputs.tolist(), lengths.tolist()
+    (loss, _), (want, alpha) = lowered(aten._ctc_loss.default, *given)
+    torch.testing.assert_close(loss, want)
+    check(aten._ctc_loss_backward.default, torch.rand(4), *given, want, alpha, 0, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize("zero_infinity", [False, True])

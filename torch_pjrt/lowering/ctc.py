@@ -6,6 +6,8 @@ has 2 S + 1 states: blanks around and between the labels.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
@@ -82,6 +84,51 @@ def ctc_loss_backward(
     result = jnp.where(infinite, 0 if zero_infinity else jnp.nan, result)
     counted = lax.broadcasted_iota(np.int32, (steps, batch, 1), 0) < input_lengths[:, None]
     return jnp.where(counted, result, 0)
+
+
+@lower("_ctc_loss")
+def ctc_loss_of_numbers(
+    log_probs: Array,
+    targets: Array,
+    input_lengths: Sequence[int],
+    target_lengths: Sequence[int],
+    blank: int = 0,
+    zero_infinity: bool = False,
+) -> tuple[Array, Array]:
+    """Lengths that a compiled graph holds as constants; targets as rows or all in one."""
+    rows, inputs, lengths = _as_arrays(targets, input_lengths, target_lengths)
+    return ctc_loss(log_probs, rows, inputs, lengths, blank, zero_infinity)
+
+
+@lower("_ctc_loss_backward")
+def ctc_loss_of_numbers_backward(
+    grad: Array,
+    log_probs: Array,
+    targets: Array,
+    input_lengths: Sequence[int],
+    target_lengths: Sequence[int],
+    neg_log_likelihood: Array,
+    log_alpha: Array,
+    blank: int,
+    zero_infinity: bool = False,
+) -> Array:
+    rows, inputs, lengths = _as_arrays(targets, input_lengths, target_lengths)
+    return ctc_loss_backward(
+        grad, log_probs, rows, inputs, lengths, neg_log_likelihood, log_alpha, blank, zero_infinity
+    )
+
+
+def _as_arrays(
+    targets: Array, input_lengths: Sequence[int], target_lengths: Sequence[int]
+) -> tuple[Array, Array, Array]:
+    """(targets as rows of the longest one's width, input lengths, target lengths)."""
+    ends, longest = np.cumsum(target_lengths), max(target_lengths, default=0)
+    if targets.ndim == 1:
+        places = (ends - target_lengths)[:, None] + np.arange(longest)
+        rows = jnp.pad(targets, (0, longest))[places] if longest else jnp.zeros((len(ends), 0), targets.dtype)
+    else:
+        rows = targets[:, :longest]
+    return rows, jnp.asarray(input_lengths, np.int64), jnp.asarray(target_lengths, np.int64)
 
 
 def _states(x: Array, targets: Array, blank: int) -> tuple[Array, Array, Array]:
