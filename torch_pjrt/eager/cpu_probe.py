@@ -8,9 +8,10 @@ counts: a stand-in may have shapes or values that the kernel does not like.
 
 from __future__ import annotations
 
+import math
 import re
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -138,33 +139,24 @@ def _small(given: Mapping[str, Any], replaced: Mapping[torch.dtype, torch.dtype]
 
     Equal sizes stay equal and a bound holds for sizes and numbers alike, so that most calls keep making sense.
     """
-    for bound in (16, 8, 4, 2, 1):
-        count = 0
+    shapes = [x.shape for x in tree_leaves(list(given.values())) if isinstance(x, Tensor)]
+    bound = next(b for b in (16, 8, 4, 2, 1) if b == 1 or _elements(shapes, b) <= _LARGEST)
 
-        def number(n: int, bound: int = bound) -> int:
-            return max(-bound, min(n, bound))
+    def small(x: Any) -> Any:
+        if isinstance(x, Tensor):
+            shape = [min(n, bound) for n in x.shape]
+            return torch.zeros(shape, dtype=replaced.get(x.dtype, x.dtype), device="cpu")
+        if isinstance(x, (list, tuple)):
+            return [small(i) for i in x]
+        if isinstance(x, torch.dtype):
+            return replaced.get(x, x)
+        if isinstance(x, torch.device):
+            return torch.device("cpu")
+        return max(-bound, min(x, bound)) if type(x) is int else x
 
-        def small(x: Any) -> Any:
-            nonlocal count
-            if isinstance(x, Tensor):
-                shape = [number(n) for n in x.shape]
-                dtype = replaced.get(x.dtype, x.dtype)
-                tensor = torch.zeros(shape, dtype=dtype, device="cpu")
-                count += tensor.numel()
-                return tensor
-            if isinstance(x, (list, tuple)):
-                return [small(i) for i in x]
-            if isinstance(x, torch.dtype):
-                return replaced.get(x, x)
-            if isinstance(x, torch.device):
-                return torch.device("cpu")
-            if isinstance(x, torch.Generator):
-                return torch.Generator()
-            return number(x) if type(x) is int else x
+    # A generator of its own, so that nothing is drawn from the user's or the CPU's.
+    return {n: torch.Generator() if n == "generator" else small(x) for n, x in given.items()}
 
-        made = {n: small(x) for n, x in given.items()}
-        if "generator" in made:
-            made["generator"] = torch.Generator()
-        if count <= _LARGEST:
-            break
-    return made
+
+def _elements(shapes: Sequence[Sequence[int]], bound: int) -> int:
+    return sum(math.prod(min(n, bound) for n in shape) for shape in shapes)
