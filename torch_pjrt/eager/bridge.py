@@ -21,16 +21,17 @@ def describe(name: str, composite: bool) -> dict[str, Any]:
     from ..lowering import find
     from ..lowering.registry import get
     from .checks import refusals
-    from .host_ops import HOST_OPS, INDEX_OPS
+    from .host_ops import INDEX_OPS, host_op_of
     from .infer import op_named
 
     said: dict[str, Any] = {
         "static": [], "run_time": [], "write_only": [], "random": False, "function": None, "indexes": False,
         "refusals": 0,
     }  # fmt: skip
-    if name in HOST_OPS:
-        return said | {"treatment": _PYTHON, "function": HOST_OPS[name]}
     op = op_named(name)
+    host_op = host_op_of(op)
+    if host_op is not None:
+        return said | {"treatment": _PYTHON, "function": host_op}
     lowering = find(op)
     if lowering is None or (composite and not _worth_recording(op, get)):
         return said | {"treatment": _COMPOSITE if composite else _FALLBACK}

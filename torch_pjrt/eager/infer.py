@@ -10,11 +10,12 @@ from typing import Any
 import torch
 from torch._ops import OpOverload
 from torch.utils._python_dispatch import _disable_current_modes
-from torch.utils._pytree import tree_flatten, tree_unflatten
+from torch.utils._pytree import tree_flatten, tree_map, tree_unflatten
 
 from ..lowering import Spec
 from ..lowering.apply import functional_twin, written
 from .checks import check
+from .cpu_probe import Dtypes, result_dtypes
 
 _SCALAR_TYPES: dict[int, torch.dtype] = {
     0: torch.uint8, 1: torch.int8, 2: torch.int16, 3: torch.int32, 4: torch.int64, 5: torch.float16,
@@ -25,6 +26,9 @@ _SCALAR_TYPES: dict[int, torch.dtype] = {
 }  # fmt: skip
 _SCALAR_NUMBERS = {dtype: number for number, dtype in _SCALAR_TYPES.items()}
 _MEMORY_FORMATS = [torch.contiguous_format, torch.preserve_format, torch.channels_last, torch.channels_last_3d]
+
+# PyTorch's meta kernel promises a tensor where its CPU kernel gives none.
+_WRONG_META = frozenset({"aten::_native_multi_head_attention"})
 
 # (dtype number, sizes, strides): how a layout crosses into C++.
 LayoutTuple = tuple[int, tuple[int, ...], tuple[int, ...]]
@@ -111,11 +115,19 @@ def infer(
     args = _converted(op, args)
     with torch.no_grad(), _disable_current_modes():
         metas = [_on_meta(a) for a in args]
-        check(op, dict(zip((a.name for a in op._schema.arguments), metas, strict=True)))
+        given = dict(zip((a.name for a in op._schema.arguments), metas, strict=True))
+        dtypes = result_dtypes(op, given)
+        check(op, given)
         try:
-            results = _run(op, metas)
-        except NotImplementedError:
-            results = _shapes_of_lowering(op, metas)
+            results = _shapes_of_lowering(op, metas) if op.name() in _WRONG_META else _run(op, metas)
+        except Exception as error:
+            if isinstance(error, NotImplementedError) and not _refuses_dtype(error):
+                results = _shapes_of_lowering(op, metas)
+            elif dtypes is not None:  # PyTorch takes these dtypes, whatever its meta kernel says
+                results = _run_in_other_dtypes(op, metas, error)
+            else:
+                raise
+        results = _in_dtypes(results, dtypes)
     by_name = dict(zip((a.name for a in op._schema.arguments), metas, strict=True))
     changed = [t for n in written(op) for t in _tensors(by_name[n])]
     changed = _restrided(op, args, by_name, changed)
@@ -173,6 +185,50 @@ def _run(op: OpOverload, metas: list[Any]) -> Any:
     return op(*args, **kwargs)
 
 
+def _refuses_dtype(error: NotImplementedError) -> bool:
+    return "not implemented for" in str(error) or "not supported for" in str(error)
+
+
+# Shapes do not depend on dtypes: what to call a tensor where a meta kernel refuses what CPU PyTorch takes.
+_OTHER_DTYPES: tuple[dict[torch.dtype, torch.dtype], ...] = (
+    {torch.uint8: torch.int64},
+    {torch.uint8: torch.bool},
+    {torch.bool: torch.uint8},
+    {torch.bool: torch.float32},
+    {torch.complex64: torch.float32, torch.complex128: torch.float64},
+)
+
+
+def _run_in_other_dtypes(op: OpOverload, metas: list[Any], error: Exception) -> Any:
+    """The op's meta results in shape, with tensors of dtypes that its meta kernel takes; else raises `error`."""
+    for names in _OTHER_DTYPES:
+
+        def renamed(x: Any, names: dict[torch.dtype, torch.dtype] = names) -> Any:
+            return x.to(names[x.dtype]) if isinstance(x, torch.Tensor) and x.dtype in names else x
+
+        try:
+            return _run(op, tree_map(renamed, metas))
+        except Exception:
+            continue  # the first refusal is the one to report
+    raise error
+
+
+def _in_dtypes(results: Any, dtypes: Dtypes | None) -> Any:
+    """Meta results in the dtypes that CPU PyTorch returns; some meta kernels promote what the CPU's do not."""
+    if dtypes is None:
+        return results
+    leaves, tree = tree_flatten(results)
+    if len(leaves) != len(dtypes):
+        return results
+    return tree_unflatten(
+        [
+            t.to(d) if isinstance(t, torch.Tensor) and d is not None and t.dtype != d else t
+            for t, d in zip(leaves, dtypes, strict=True)
+        ],
+        tree,
+    )
+
+
 def _shapes_of_lowering(op: OpOverload, metas: list[Any]) -> Any:
     """Meta results of an op that PyTorch has no meta kernel for, from the shapes that its lowering makes."""
     import jax
@@ -195,7 +251,8 @@ def _shapes_of_lowering(op: OpOverload, metas: list[Any]) -> Any:
         args = tree_unflatten(filled, tree)
         names = [a.name for a in op._schema.arguments]
         keyword = {n: v for n, v, a in zip(names, args, op._schema.arguments, strict=True) if a.kwarg_only}
-        return lowering.fn(*args[: len(args) - len(keyword)], **keyword)
+        key = {"key": jax.numpy.zeros(4, "uint32")} if lowering.random else {}
+        return lowering.fn(*args[: len(args) - len(keyword)], **keyword, **key)
 
     with jax.enable_x64(True):
         shapes = jax.eval_shape(
