@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from jax.sharding import SingleDeviceSharding
 
-from . import cache, stored
+from . import cache, channels_last, stored
 from .client import device, dispatched
 from .metrics import METRICS
 
@@ -85,8 +85,11 @@ def compile_function(
 
     with jax.enable_x64(True), warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="Some donated buffers were not usable")
-        jitted = jax.jit(flat, donate_argnums=tuple(donate), keep_unused=True, out_shardings=placement)
-        lowered = jitted.lower(*placed, *present)
+        jit = functools.partial(jax.jit, donate_argnums=tuple(donate), keep_unused=True, out_shardings=placement)
+        traced = jit(flat).trace(*placed, *present)
+        if device(index).platform == "cpu" and channels_last.has_convolutions(traced.jaxpr.jaxpr):
+            traced = jit(channels_last.rewritten(traced.jaxpr)).trace(*placed, *present)
+        lowered = traced.lower()
         compiled = lowered.compile(compiler_options=_OPTIONS)
     took = time.perf_counter() - started
     METRICS.executables_compiled += 1

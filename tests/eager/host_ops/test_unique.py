@@ -73,9 +73,3 @@ def test_what_the_cpu_refuses_is_refused() -> None:
             torch.unique(torch.zeros(2, 0, device=device), dim=0)
         with pytest.raises((RuntimeError, NotImplementedError)):
             torch.unique(torch.zeros(2, dtype=torch.complex64, device=device))
-
-
-def test_an_assertion_on_the_device_raises() -> None:
-    torch._assert_async(torch.tensor(1, device=DEVICE))
-    with pytest.raises(RuntimeError, match="lost count"):
-        torch._assert_async(torch.tensor(0, device=DEVICE), "lost count")

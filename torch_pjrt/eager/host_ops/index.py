@@ -112,11 +112,3 @@ def _aligned(self: Tensor, indices: Sequence[Tensor | None]) -> Tensor:
                 f"tensor {list(self.shape)} at index {at + d}"
             )
     return mask.to(self.device).to(torch.bool).reshape(expanded_shape)
-
-
-@host_op("aten::_assert_async", "aten::_assert_async.msg")
-def assert_async(self: Tensor, assert_msg: str = "Expected Tensor with single nonzero value, but got zero") -> None:
-    if self.numel() != 1:
-        raise RuntimeError("Boolean value of Tensor with no or more than one value is ambiguous")
-    if not self.ne(0).item():
-        raise RuntimeError(assert_msg)
