@@ -15,6 +15,7 @@ from torch.utils._pytree import tree_flatten, tree_unflatten
 from ..lowering import Spec
 from ..lowering.apply import functional_twin, written
 from .checks import check
+from .formats import in_format
 
 _SCALAR_TYPES: dict[int, torch.dtype] = {
     0: torch.uint8, 1: torch.int8, 2: torch.int16, 3: torch.int32, 4: torch.int64, 5: torch.float16,
@@ -117,6 +118,7 @@ def infer(
         except NotImplementedError:
             results = _shapes_of_lowering(op, metas)
     by_name = dict(zip((a.name for a in op._schema.arguments), metas, strict=True))
+    results = in_format(name, by_name, results)
     changed = [t for n in written(op) for t in _tensors(by_name[n])]
     changed = _restrided(op, args, by_name, changed)
     fresh: list[Any] = []
@@ -195,6 +197,8 @@ def _shapes_of_lowering(op: OpOverload, metas: list[Any]) -> Any:
         args = tree_unflatten(filled, tree)
         names = [a.name for a in op._schema.arguments]
         keyword = {n: v for n, v, a in zip(names, args, op._schema.arguments, strict=True) if a.kwarg_only}
+        if lowering.random:
+            keyword["key"] = jax.numpy.zeros(4, "uint32")
         return lowering.fn(*args[: len(args) - len(keyword)], **keyword)
 
     with jax.enable_x64(True):
