@@ -14,10 +14,16 @@
 namespace torch_pjrt {
 namespace {
 
-// The recorded copy_: casts, broadcasts and writes through views.
+// The same memory without the lazy bits.
+at::Tensor plain_view(const at::Tensor& tensor) {
+  auto t = tensor.is_conj() ? tensor.conj() : tensor;
+  return t.is_neg() ? t._neg_view() : t;
+}
+
+// The recorded copy_: casts, broadcasts and writes through views. `src` is what the memory of `self` is to hold.
 void record_copy(at::Tensor& self, const at::Tensor& src) {
   static auto op = c10::Dispatcher::singleton().findSchemaOrThrow("torch_pjrt::copy_", "");
-  torch::jit::Stack stack{self, src, false};
+  torch::jit::Stack stack{plain_view(self), src, false};
   op.callBoxed(stack);
 }
 
@@ -190,7 +196,7 @@ at::Tensor& copy_(at::Tensor& self, const at::Tensor& src, bool /*non_blocking*/
   if (self.is_conj() && source.is_complex())
     source = source.conj();
   if (self.is_neg())
-    source = source.neg();
+    source = source.to(self.scalar_type()).neg(); // cast first: a bool has no negative, an unsigned number another one
   if (from_device)
     source = resolve_bits(source);
   if (!from_device) {

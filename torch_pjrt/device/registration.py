@@ -14,6 +14,7 @@ from torch.utils.backend_registration import generate_methods_for_privateuse1_ba
 
 from .. import _C
 from .modes import MODE_VARIABLE, mode_number
+from .sharing import refuse_sharing
 
 
 def backend_name() -> str:
@@ -42,6 +43,7 @@ def register_backend() -> None:
 
     register_optimizer_step_post_hook(_cut_after_step)
     _print_on_host(name)
+    refuse_sharing(name)
     copyreg.pickle(torch.storage.TypedStorage, functools.partial(_reduce_storage, name))
 
 

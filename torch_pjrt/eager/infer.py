@@ -16,6 +16,7 @@ from ..lowering import Spec
 from ..lowering.apply import functional_twin, written
 from .checks import check
 from .cpu_probe import Dtypes, result_dtypes
+from .formats import in_format
 
 _SCALAR_TYPES: dict[int, torch.dtype] = {
     0: torch.uint8, 1: torch.int8, 2: torch.int16, 3: torch.int32, 4: torch.int64, 5: torch.float16,
@@ -129,6 +130,7 @@ def infer(
                 raise
         results = _in_dtypes(results, dtypes)
     by_name = dict(zip((a.name for a in op._schema.arguments), metas, strict=True))
+    results = in_format(name, by_name, results)
     changed = [t for n in written(op) for t in _tensors(by_name[n])]
     changed = _restrided(op, args, by_name, changed)
     fresh: list[Any] = []

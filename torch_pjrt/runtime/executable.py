@@ -5,11 +5,13 @@ from __future__ import annotations
 import ctypes
 import functools
 import sys
+import threading
 import time
 import warnings
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import jax
 import numpy as np
@@ -19,6 +21,8 @@ from jax.sharding import SingleDeviceSharding
 from . import cache, channels_last, stored
 from .client import device, dispatched
 from .metrics import METRICS
+
+_Result = TypeVar("_Result")
 
 # XLA may otherwise keep bfloat16 intermediates in float32 where it fuses, and results would depend on the trace.
 _OPTIONS: dict[str, Any] = {"xla_allow_excess_precision": False}
@@ -90,7 +94,7 @@ def compile_function(
         if device(index).platform == "cpu" and channels_last.has_convolutions(traced.jaxpr.jaxpr):
             traced = jit(channels_last.rewritten(traced.jaxpr)).trace(*placed, *present)
         lowered = traced.lower()
-        compiled = lowered.compile(compiler_options=_OPTIONS)
+        compiled = _interruptible(functools.partial(_compile, lowered))
     took = time.perf_counter() - started
     METRICS.executables_compiled += 1
     METRICS.compile_seconds += took
@@ -137,6 +141,31 @@ def _warn_of_storing(reason: str) -> None:
     warnings.warn(
         f"a compiled program cannot be kept in TORCH_PJRT_CACHE_DIR: {reason}", cache.CacheWarning, stacklevel=2
     )
+
+
+def _compile(lowered: jax.stages.Lowered) -> jax.stages.Compiled:
+    with jax.enable_x64(True):  # which is a thread's own
+        return lowered.compile(compiler_options=_OPTIONS)
+
+
+def _interruptible(work: Callable[[], _Result]) -> _Result:
+    """What `work()` returns, waited for so that Ctrl-C is heard: XLA compiles for minutes without looking for signals.
+
+    Interrupted, the work goes on in a thread of its own, which the end of the process waits for, and its result is
+    dropped.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        return work()  # signals are the main thread's
+    done: Future[_Result] = Future()
+
+    def run() -> None:
+        try:
+            done.set_result(work())
+        except BaseException as error:  # it is raised where the result is asked for
+            done.set_exception(error)
+
+    threading.Thread(target=run, name="torch_pjrt compile").start()
+    return done.result()
 
 
 # Seconds of compiling from which on its memory is worth the milliseconds of giving it back.
