@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -133,7 +134,7 @@ def compile_trace(description: dict[str, Any]) -> Executable:
     except Exception as error:
         raise explain(trace, error) from error
     dump.write(trace, lowered)
-    return Executable(executable.compiled, executable.takes, trace_summary(trace))
+    return dataclasses.replace(executable, summary=trace_summary(trace))
 
 
 def trace_summary(trace: Trace) -> str:

@@ -16,7 +16,8 @@ import numpy as np
 from jax.sharding import SingleDeviceSharding
 
 from .cache import enable_persistent_cache
-from .client import device, dispatched
+from .client import device
+from .in_flight import dispatched
 from .metrics import METRICS
 
 # XLA may otherwise keep bfloat16 intermediates in float32 where it fuses, and results would depend on the trace.
@@ -30,6 +31,9 @@ class Executable:
     compiled: jax.stages.Compiled
     # Which of (floats, ints, keys) the program takes.
     takes: tuple[bool, bool, bool]
+    # The device it runs on, and the bytes it takes there while it runs: results and what XLA keeps in between.
+    index: int = 0
+    working_memory: int = 0
     # What it computes, for the message of an error at run time.
     summary: str = ""
 
@@ -80,7 +84,15 @@ def compile_function(
     if took > _LONG_COMPILE:
         _return_compiler_memory()
     takes = tuple(p is not None for p in parameters)
-    return Executable(compiled, (takes[0], takes[1], takes[2])), lowered
+    return Executable(compiled, (takes[0], takes[1], takes[2]), index, working_memory(compiled)), lowered
+
+
+def working_memory(compiled: jax.stages.Compiled) -> int:
+    """Bytes that a program takes besides its inputs while it runs, as XLA planned it; 0 where a plugin does not say."""
+    plan = compiled.memory_analysis()
+    if plan is None:
+        return 0
+    return int(plan.output_size_in_bytes + plan.temp_size_in_bytes - plan.alias_size_in_bytes)
 
 
 # Seconds of compiling from which on its memory is worth the milliseconds of giving it back.
