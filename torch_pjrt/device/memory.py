@@ -132,9 +132,8 @@ def _frames(line: str | None) -> list[dict[str, Any]]:
 
 def mem_get_info(device: Any = None) -> tuple[int, int]:
     """(free, total) bytes of the device; of the host where the device lives in host memory."""
-    from ..runtime.memory import memory_info
-
-    return memory_info(index_of(device))
+    info: tuple[int, int] = torch.accelerator.get_memory_info(index_of(device))
+    return info
 
 
 def set_per_process_memory_fraction(fraction: float, device: Any = None) -> None:
