@@ -133,3 +133,19 @@ def test_a_failure_of_the_runtime_for_lack_of_memory_is_the_same_error() -> None
     assert "allocate 123 bytes" in str(error) and "float32[1, 256, 1024]" in str(error)
     assert exhausted(0, RuntimeError("INTERNAL: something else"), "running") is None
     del keep
+
+
+def test_a_program_that_the_runtime_had_no_memory_for_runs_at_the_next_use(monkeypatch: pytest.MonkeyPatch) -> None:
+    from torch_pjrt.runtime.executable import Executable
+
+    def fail(self: Executable, *args: object) -> list[object]:
+        raise RuntimeError("RESOURCE_EXHAUSTED: Out of memory while trying to allocate 12 bytes")
+
+    x = torch.ones(3, device=DEVICE)
+    module.synchronize()
+    y = x * 3
+    with monkeypatch.context() as patch:
+        patch.setattr(Executable, "__call__", fail)
+        with pytest.raises(torch.OutOfMemoryError, match=r"(?s)with the ops.*aten::mul.*RESOURCE_EXHAUSTED"):
+            y.tolist()
+    assert (y + 1).tolist() == [4, 4, 4]

@@ -106,7 +106,10 @@ def run(executable: Any, inputs: list[Any], floats: Any, ints: Any, keys: Any) -
         results: list[Any] = executable(inputs, floats, ints, keys)
         return results
     except Exception as error:
-        _raise_exhausted(executable.index, error, f"running a program that needs {executable.working_memory} bytes")
+        needs = (
+            f"running a program that needs {executable.working_memory} bytes, with the ops\n  {executable.summary}\n"
+        )
+        _raise_exhausted(executable.index, error, needs)
         from .trace import TraceError
 
         raise TraceError(
