@@ -225,7 +225,13 @@ bool append_call(
   n.first_key = static_cast<uint32_t>(trace.keys.size());
   trace.ints.insert(trace.ints.end(), call.ints.begin(), call.ints.end());
   size_t starts = trace.starts.size();
+  size_t inputs = trace.inputs.size();
   auto rewind = [&] {
+    // Another thread may run the trace before this call is tried again: an input that no node names would not show in
+    // its hash.
+    for (size_t i = inputs; i < trace.inputs.size(); ++i)
+      trace.inputs[i]->input_of = 0;
+    trace.inputs.resize(inputs);
     trace.operands.resize(n.first_operand);
     trace.ints.resize(n.first_int);
     trace.starts.resize(starts);

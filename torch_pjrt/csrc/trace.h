@@ -2,6 +2,7 @@
 #pragma once
 
 #include "hash.h"
+#include "python.h"
 #include "value.h"
 
 #include <Python.h>
@@ -105,5 +106,9 @@ PyObject* array_of(const ValuePtr& value, const char* cause);
 bool knows_source(uint64_t prefix);
 void remember_source(uint64_t prefix);
 void copy_source(uint64_t from, uint64_t to);
+// The key of the line that runs now. Needs the GIL.
+uint64_t source_here();
+// The line with this key, or None. Needs the GIL, and not the state lock.
+py::object source_line(uint64_t key);
 
 } // namespace torch_pjrt

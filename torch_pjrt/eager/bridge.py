@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from .. import _C
+from ..runtime import in_flight
 from ..runtime.metrics import METRICS
 
 # c10::Treatment in recorder.h.
@@ -89,7 +90,11 @@ def compile_trace(description: dict[str, Any]) -> Any:
     from .trace import compile_trace as compiled
 
     check_not_forked()
-    return compiled(description)
+    try:
+        return compiled(description)
+    except Exception as error:
+        _raise_exhausted(description["device"], error, "compiling a program")
+        raise
 
 
 def run(program: Any, inputs: list[Any], floats: Any, ints: Any, keys: Any) -> tuple[list[Any], Any]:
@@ -97,10 +102,14 @@ def run(program: Any, inputs: list[Any], floats: Any, ints: Any, keys: Any) -> t
     from ..runtime.client import check_not_forked
 
     check_not_forked()
+    _C.note_peak(program.executable.index, program.executable.working_memory)
     try:
         results: tuple[list[Any], Any] = program(inputs, floats, ints, keys)
         return results
     except Exception as error:
+        memory = program.executable.working_memory
+        needs = f"running a program that needs {memory} bytes, with the ops\n  {program.summary}\n"
+        _raise_exhausted(program.executable.index, error, needs)
         from .trace import TraceError
 
         raise TraceError(
@@ -115,6 +124,14 @@ def verdict(program: Any, findings: Any, wait: bool) -> Any:
     return judged(program, findings, wait)
 
 
+def _raise_exhausted(index: int, failure: Exception, what: str) -> None:
+    from ..runtime.memory import exhausted
+
+    error = exhausted(index, failure, what)
+    if error is not None:
+        raise error from failure
+
+
 def source() -> str:
     """See eager.source."""
     from .source import user_line
@@ -126,7 +143,11 @@ def upload(tensor: Any, index: int) -> Any:
     """See runtime.transfer."""
     from ..runtime import transfer
 
-    return transfer.upload(tensor, index)
+    try:
+        return transfer.upload(tensor, index)
+    except Exception as error:
+        _raise_exhausted(index, error, f"sending {tensor.nbytes} bytes to the device")
+        raise
 
 
 def download(array: Any) -> Any:
@@ -140,18 +161,32 @@ def transfer(array: Any, index: int) -> Any:
     """See runtime.transfer."""
     from ..runtime import transfer as runtime_transfer
 
-    return runtime_transfer.transfer(array, index)
+    try:
+        return runtime_transfer.transfer(array, index)
+    except Exception as error:
+        _raise_exhausted(index, error, f"sending {array.nbytes} bytes to another device")
+        raise
 
 
 def wait(index: int) -> None:
     """Block until the device has done all that was dispatched to it."""
-    from ..runtime.client import check_not_forked, started
+    wait_for(in_flight.mark())
 
-    check_not_forked()
-    if started():
-        from ..runtime.client import wait as wait_for
 
-        wait_for()
+def wait_for(mark: int) -> None:
+    """Block until everything dispatched before `mark` was taken has finished."""
+    if mark:
+        from ..runtime.client import check_not_forked
+
+        check_not_forked()
+        in_flight.wait(mark)
+
+
+def supported_dtypes() -> list[Any]:
+    """The dtypes that tensors on the device can have."""
+    from ..lowering.dtypes import SUPPORTED
+
+    return list(SUPPORTED)
 
 
 def host_sync(cause: str) -> None:
@@ -188,6 +223,13 @@ def device_memory(index: int) -> tuple[int, int]:
     return memory_info(index)
 
 
+def out_of_memory(index: int, nbytes: int, largest: Any) -> None:
+    """See runtime.memory."""
+    from ..runtime import memory
+
+    memory.out_of_memory(index, nbytes, largest)
+
+
 _C.set_bridge(
     {
         "describe": describe,
@@ -202,9 +244,14 @@ _C.set_bridge(
         "download": download,
         "transfer": transfer,
         "wait": wait,
+        "wait_for": wait_for,
+        "mark": in_flight.mark,
+        "finished": in_flight.finished,
+        "supported_dtypes": supported_dtypes,
         "host_sync": host_sync,
         "device_count": device_count,
         "no_device": no_device,
         "device_memory": device_memory,
+        "out_of_memory": out_of_memory,
     }
 )

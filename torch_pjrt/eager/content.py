@@ -15,6 +15,7 @@ import torch
 from torch._ops import OpOverload
 
 from ..lowering import find
+from ..lowering.matmul import precision
 from .infer import Call
 
 if TYPE_CHECKING:
@@ -32,7 +33,7 @@ def content(trace: Trace, donated: list[int]) -> str | None:
 
     Example:
         >>> content(trace, donated=[0])
-        '0;[Spec(torch.float32,(4,))];(0,);[0];0,0,0\\nop|aten::relu|...'
+        'HIGHEST;0;[Spec(torch.float32,(4,))];(0,);[0];0,0,0\\nop|aten::relu|...'
     """
     memory: dict[int, str] = {}
 
@@ -55,9 +56,8 @@ def content(trace: Trace, donated: list[int]) -> str | None:
         return f"{n.kind}|{call}|{operands}|{_text(n.outs)}|{numbers}|{structure}"
 
     try:
-        head = (
-            f"{trace.device};{_text(trace.inputs)};{trace.results};{donated};{trace.floats},{trace.ints},{trace.keys}"
-        )
+        numbers = f"{trace.floats},{trace.ints},{trace.keys}"
+        head = f"{precision()};{trace.device};{_text(trace.inputs)};{trace.results};{donated};{numbers}"
         return "\n".join([head, *map(node, trace.nodes)])
     except Unknown:
         return None

@@ -15,11 +15,11 @@ from typing import Any, TypeVar
 
 import jax
 import numpy as np
-import torch
 from jax.sharding import SingleDeviceSharding
 
 from . import cache, channels_last, stored
-from .client import device, dispatched
+from .client import device
+from .in_flight import dispatched
 from .metrics import METRICS
 
 _Result = TypeVar("_Result")
@@ -37,6 +37,9 @@ class Executable:
     takes: tuple[bool, bool, bool]
     # What `fn` left in `notes` while it was traced.
     notes: Any = None
+    # The device it runs on, and the bytes it takes there while it runs: results and what XLA keeps in between.
+    index: int = 0
+    working_memory: int = 0
 
     def __call__(self, inputs: list[jax.Array], *parameters: np.ndarray) -> list[jax.Array]:
         taken = [p for p, wanted in zip(parameters, self.takes, strict=True) if wanted]
@@ -77,7 +80,8 @@ def compile_function(
         if loaded is not None:
             METRICS.executables_loaded += 1
             METRICS.load_seconds += time.perf_counter() - started
-            return Executable(loaded.call, takes, loaded.notes), None
+            kept, memory = loaded.notes
+            return Executable(loaded.call, takes, kept, index, memory), None
         started = time.perf_counter()
     placement = SingleDeviceSharding(device(index))
     placed = [jax.ShapeDtypeStruct(s.shape, s.dtype, sharding=placement) for s in inputs]
@@ -100,14 +104,22 @@ def compile_function(
     METRICS.compile_seconds += took
     if took > _LONG_COMPILE:
         _return_compiler_memory()
+    memory = working_memory(compiled)
     if key is not None:
-        _store(key, compiled, notes())
-    return Executable(compiled, takes, notes()), lowered
+        _store(key, compiled, [notes(), memory])
+    return Executable(compiled, takes, notes(), index, memory), lowered
+
+
+def working_memory(compiled: jax.stages.Compiled) -> int:
+    """Bytes that a program takes besides its inputs while it runs, as XLA planned it; 0 where a plugin does not say."""
+    plan = compiled.memory_analysis()
+    if plan is None:
+        return 0
+    return int(plan.output_size_in_bytes + plan.temp_size_in_bytes - plan.alias_size_in_bytes)
 
 
 def _key(content: str) -> str:
-    # Both are state that compiling reads beside `content`.
-    return cache.key_of(torch.get_float32_matmul_precision(), repr(sorted(_OPTIONS.items())), content)
+    return cache.key_of(repr(sorted(_OPTIONS.items())), content)
 
 
 def _load(key: str, index: int) -> stored.Stored | None:
