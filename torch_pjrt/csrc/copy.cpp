@@ -185,23 +185,29 @@ at::Tensor& copy_(at::Tensor& self, const at::Tensor& src, bool /*non_blocking*/
     }
     return self;
   }
-  // self may be a lazily conjugated or negated view: write what it will read back.
+  // self may be a lazily conjugated or negated view: write to the plain tensor below it what it will read back. With
+  // the bits on, PyTorch's fallback for them would come back here for ever.
+  auto target = self;
   auto source = src;
-  if (self.is_conj() && source.is_complex())
-    source = source.conj();
-  if (self.is_neg())
+  if (target.is_conj()) {
+    target = target.conj();
+    source = source.is_complex() ? source.conj() : source;
+  }
+  if (target.is_neg()) {
+    target = target._neg_view();
     source = source.neg();
+  }
   if (from_device)
     source = resolve_bits(source);
   if (!from_device) {
-    copy_from_host(self, source);
-  } else if (self.device() != source.device()) {
-    copy_across(self, source);
-  } else if (settings().mode.load() != EagerMode::kStrict && can_share(self, source)) {
+    copy_from_host(target, source);
+  } else if (target.device() != source.device()) {
+    copy_across(target, source);
+  } else if (settings().mode.load() != EagerMode::kStrict && can_share(target, source)) {
     auto value = value_of(source);
-    rebind(self, std::move(value));
+    rebind(target, std::move(value));
   } else {
-    record_copy(self, source);
+    record_copy(target, source);
   }
   return self;
 }
