@@ -7,6 +7,7 @@
 #include <ATen/Functions.h>
 #include <ATen/NativeFunctions.h>
 #include <ATen/native/Resize.h>
+#include <ATen/native/TensorFactories.h>
 #include <torch/library.h>
 
 namespace torch_pjrt {
@@ -74,6 +75,38 @@ at::Tensor empty_memory_format(
     }
   }
   return empty_strided(size, strides, dtype, layout, device, pin_memory);
+}
+
+// Zeros without memory, which forward-mode AD uses as the tangents of what does not vary. PyTorch's ZeroTensor kernels
+// skip the arithmetic with them, or make dense zeros.
+at::Tensor efficient_zeros(
+    c10::IntArrayRef size,
+    std::optional<c10::ScalarType> dtype,
+    std::optional<c10::Layout> layout,
+    std::optional<c10::Device> device,
+    std::optional<bool> pin_memory) {
+  auto index = index_of(device);
+  check_options(layout, pin_memory, index);
+  at::native::ZeroTensorAllocator none(c10::Device(c10::kPrivateUse1, index));
+  auto keys = c10::DispatchKeySet({c10::DispatchKey::PrivateUse1, c10::DispatchKey::ZeroTensor});
+  return at::detail::empty_generic(
+      size, &none, keys, dtype.value_or(c10::get_default_dtype_as_scalartype()), std::nullopt);
+}
+
+// The places of a triangle are a constant, like a tensor written out in the program: made on the host and uploaded.
+template <at::Tensor (*make)(int64_t, int64_t, int64_t, at::TensorOptions)>
+at::Tensor triangle_indices(
+    int64_t row,
+    int64_t col,
+    int64_t offset,
+    std::optional<c10::ScalarType> dtype,
+    std::optional<c10::Layout> layout,
+    std::optional<c10::Device> device,
+    std::optional<bool> pin_memory) {
+  auto index = index_of(device);
+  check_options(layout, pin_memory, index);
+  auto host = make(row, col, offset, at::TensorOptions(c10::kCPU).dtype(dtype.value_or(c10::kLong)));
+  return host.to(c10::Device(c10::kPrivateUse1, index));
 }
 
 const at::Tensor&
@@ -148,6 +181,9 @@ TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
   m.impl("native_batch_norm", native_batch_norm);
   m.impl("empty.memory_format", empty_memory_format);
   m.impl("empty_strided", empty_strided);
+  m.impl("_efficientzerotensor", efficient_zeros);
+  m.impl("tril_indices", triangle_indices<at::tril_indices>);
+  m.impl("triu_indices", triangle_indices<at::triu_indices>);
   m.impl("resize_", resize_);
   m.impl("set_", set_);
   m.impl("set_.source_Storage", set_storage_);
