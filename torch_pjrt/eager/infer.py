@@ -14,6 +14,7 @@ from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from ..lowering import Spec
 from ..lowering.apply import functional_twin, written
+from ..lowering.dtypes import to_numpy
 from .checks import check
 
 _SCALAR_TYPES: dict[int, torch.dtype] = {
@@ -118,6 +119,7 @@ def infer(
             results = _shapes_of_lowering(op, metas)
     by_name = dict(zip((a.name for a in op._schema.arguments), metas, strict=True))
     changed = [t for n in written(op) for t in _tensors(by_name[n])]
+    _check_shapes_kept(op, args, by_name)
     changed = _restrided(op, args, by_name, changed)
     fresh: list[Any] = []
     returned = [results] if len(op._schema.returns) == 1 else list(results or ())
@@ -128,8 +130,23 @@ def infer(
     specs: list[Spec | None] = [Spec(tuple(t.shape), t.dtype) for t in changed]
     for item in fresh:
         specs += [_spec(s) for s in (item if isinstance(item, list) else [item])]
+    for spec in specs:
+        if spec is not None:
+            to_numpy(spec.dtype)  # TypeError, here and not when the trace is compiled
     call = Call(op, tuple(_converted(op, list(template))), tuple(specs))
     return call, [_layout(t) for t in changed], fresh  # type: ignore[misc]
+
+
+def _check_shapes_kept(op: OpOverload, args: list[Any], by_name: dict[str, Any]) -> None:
+    """Meta kernels resize what an in-place op writes to if it has no elements; the CPU's refuse to broadcast it."""
+    for a, given in zip(op._schema.arguments, args, strict=True):
+        if a.alias_info is None or not a.alias_info.is_write or a.is_out:
+            continue
+        for before, after in zip(_tensors(given), _tensors(by_name[a.name]), strict=True):
+            if before.shape != after.shape:
+                raise RuntimeError(
+                    f"output with shape {list(before.shape)} doesn't match the broadcast shape {list(after.shape)}"
+                )
 
 
 def _restrided(
@@ -178,7 +195,7 @@ def _shapes_of_lowering(op: OpOverload, metas: list[Any]) -> Any:
     import jax
 
     from ..lowering import find
-    from ..lowering.dtypes import to_numpy, to_torch
+    from ..lowering.dtypes import to_torch
 
     lowering = find(op)
     if lowering is not None and not op._schema.returns:
