@@ -45,6 +45,24 @@ def masked_select(self: Tensor, mask: Tensor) -> Tensor:
     return aten.index_select(values.reshape(-1), 0, nonzero(where.reshape(-1)).squeeze(1))
 
 
+@host_op("aten::nonzero.out")
+def nonzero_out(self: Tensor, out: Tensor) -> Tensor:
+    return _into(out, nonzero(self))
+
+
+@host_op("aten::masked_select.out")
+def masked_select_out(self: Tensor, mask: Tensor, out: Tensor) -> Tensor:
+    return _into(out, masked_select(self, mask))
+
+
+def _into(out: Tensor, result: Tensor) -> Tensor:
+    if out.dtype != result.dtype:
+        raise RuntimeError(f"Expected out tensor to have dtype {result.dtype}, but got {out.dtype} instead")
+    if out.shape != result.shape:
+        out.resize_(result.shape)
+    return out.copy_(result)
+
+
 @host_op("aten::repeat_interleave.Tensor")
 def repeat_interleave(repeats: Tensor, output_size: int | None = None) -> Tensor:
     """Which entry each place of the result takes: the first whose running total of repeats lies beyond the place."""

@@ -117,6 +117,13 @@ def infer(
             results = _run(op, metas)
         except NotImplementedError:
             results = _shapes_of_lowering(op, metas)
+        except TypeError as error:
+            # A batch of none: upsample_nearest's meta kernel hands torch._check a product of sizes for a condition.
+            if "cond must be a bool" not in str(error):
+                raise
+            results = _shapes_of_lowering(op, metas)
+        except AssertionError as error:  # PyTorch's references in Python say so where its kernels raise RuntimeError
+            raise RuntimeError(str(error)) from None
     by_name = dict(zip((a.name for a in op._schema.arguments), metas, strict=True))
     changed = [t for n in written(op) for t in _tensors(by_name[n])]
     _check_shapes_kept(op, args, by_name)
@@ -165,10 +172,13 @@ def _restrided(
         return changed
     taken = [a for a in twin._schema.arguments if a.name in by_name]
     with torch.no_grad(), _disable_current_modes():
-        results = twin(
-            *(by_name[a.name] for a in taken if not a.kwarg_only),
-            **{a.name: by_name[a.name] for a in taken if a.kwarg_only},
-        )
+        try:
+            results = twin(
+                *(by_name[a.name] for a in taken if not a.kwarg_only),
+                **{a.name: by_name[a.name] for a in taken if a.kwarg_only},
+            )
+        except NotImplementedError:  # no meta kernel; its results are contiguous
+            return changed
     found = [results] if len(changed) == 1 else list(results)
     if any(not isinstance(f, torch.Tensor) or f.shape != t.shape for f, t in zip(found, changed, strict=True)):
         return changed
@@ -200,6 +210,13 @@ def _shapes_of_lowering(op: OpOverload, metas: list[Any]) -> Any:
     lowering = find(op)
     if lowering is not None and not op._schema.returns:
         return None  # it only writes (`_fused_sgd_`), which changes no shape
+    twin = functional_twin(op)
+    if (
+        lowering is not None
+        and twin is not None
+        and all(a.is_out for a in op._schema.arguments if a.name in written(op))
+    ):
+        return _resized_outputs(op, twin, metas)
     if lowering is None or written(op):
         raise NotImplementedError(f"{op.name()} has neither a meta kernel nor a lowering that tells its result's shape")
     leaves, tree = tree_flatten(metas)
@@ -219,6 +236,19 @@ def _shapes_of_lowering(op: OpOverload, metas: list[Any]) -> Any:
             run, *(jax.ShapeDtypeStruct(tuple(leaves[i].shape), to_numpy(leaves[i].dtype)) for i in slots)
         )
     return jax.tree.map(lambda s: torch.empty(s.shape, dtype=to_torch(s.dtype), device="meta"), shapes)
+
+
+def _resized_outputs(op: OpOverload, twin: OpOverload, metas: list[Any]) -> list[torch.Tensor]:
+    """The `out=` tensors of an op without a meta kernel, in the shapes that its functional form's lowering gives."""
+    by_name = dict(zip((a.name for a in op._schema.arguments), metas, strict=True))
+    results = _tensors(
+        _shapes_of_lowering(twin, [by_name.get(a.name, a.default_value) for a in twin._schema.arguments])
+    )
+    outs = [t for n in written(op) for t in _tensors(by_name[n])]
+    for out, result in zip(outs, results, strict=True):
+        if out.shape != result.shape:
+            out.resize_(result.shape)
+    return outs
 
 
 def _on_meta(x: Any) -> Any:
