@@ -11,7 +11,7 @@ from typing import Any
 
 from . import results
 from .results import Line
-from .units import Unit, category
+from .units import Unit, category, units
 
 STATUSES = ("native", "fallback", "wrong", "raises", "skipped")
 DOCS = results.ROOT / "docs"
@@ -21,6 +21,8 @@ _INTRODUCTION = """\
 
 Made by `make conformance` (`python -m tests.conformance report`); not to be edited. The same numbers for programs are
 in [coverage.json](coverage.json).
+
+{tried} of the databases' {units} entries and dtypes have results; {seconds} core-seconds of running went into them.
 
 PyTorch's own databases (`torch.testing._internal`: operators, foreach operators, modules, optimizers) with the samples
 that PyTorch tests itself with, run on {platform} and held against CPU PyTorch {torch} (jax {jax}).
@@ -57,6 +59,9 @@ def summary(lines: Iterable[Line]) -> dict[str, Any]:
         "torch": version("torch"),
         "jax": version("jax"),
         "platform": "XLA:CPU",
+        "units": sum(1 for _ in units()),
+        "tried": len({_unit(line) for line in lines}),
+        "seconds": round(sum(line["seconds"] for line in lines)),
         "variants": _totals(lines, lambda line: line["variant"]),
         "categories": _totals(lines, lambda line: category(_unit(line))),
         "dtypes": _totals(lines, lambda line: line["dtype"]),
@@ -115,7 +120,11 @@ def _short(message: str) -> str:
 
 
 def _page(made: dict[str, Any]) -> str:
-    parts = [_INTRODUCTION.format(**{k: made[k] for k in ("platform", "torch", "jax", "closer")})]
+    parts = [
+        _INTRODUCTION.format(
+            **{k: made[k] for k in ("platform", "torch", "jax", "closer", "units", "tried", "seconds")}
+        )
+    ]
     for title, key in (("What was tried", "variants"), ("By category", "categories"), ("By dtype", "dtypes")):
         parts.append(f"## {title}\n\n" + _table(made[key]))
     parts.append("## What is not right\n\n" + (_failure_table(made["failures"]) or "Nothing.\n"))

@@ -69,16 +69,21 @@ def call(unit: Unit, sample: Any = None) -> Callable[[Any, list[Tensor]], Any]:
 _UP_TO_PHASE = ("svd", "linalg.svd", "linalg.eig", "linalg.eigh", "pca_lowrank", "svd_lowrank")
 # Ops that may choose any of equal elements: what is at the indices is defined, the indices are not. With the position
 # of `dim` among the arguments.
-_ANY_OF_EQUALS = {"topk": 1, "kthvalue": 1, "mode": 0}
+_ANY_OF_EQUALS = {"topk": 1, "kthvalue": 1, "mode": 0, "sort": 0, "argsort": 0}
+# Normalizations: the statistics kept for the backward pass are PyTorch's own affair, and on devices it keeps others
+# than on the CPU (in float32; in evaluation the running ones).
+_KEEP_STATISTICS = ("native_layer_norm", "native_batch_norm", "_native_batch_norm_legit", "_batch_norm_with_update")
 
 
 def _defined(unit: Unit, sample: Any, inputs: Any, result: Any) -> Any:
     """What PyTorch defines of a result."""
     if unit.op in _UP_TO_PHASE and sample is not None:
         return sample.output_process_fn_grad(result)
+    if unit.op in _KEEP_STATISTICS:
+        return result[0]
     x, args, kwargs = inputs
-    if unit.op in _ANY_OF_EQUALS and isinstance(result, tuple) and x.dim():
-        values, indices = result
+    if unit.op in _ANY_OF_EQUALS and x.dim() and not kwargs.get("stable"):
+        *values, indices = result if isinstance(result, tuple) else (result,)
         place = _ANY_OF_EQUALS[unit.op]
         dim = kwargs.get("dim", args[place] if len(args) > place else -1)
         if indices.dim() < x.dim():
