@@ -22,7 +22,7 @@ from .units import DATABASES, Unit, units
 
 # Samples of a unit that a variant takes unless --sample says otherwise: all for the two that everything rests on.
 SAMPLES: dict[str, int | None] = {"forward": None, "backward": None, "errors": None}
-OTHERS = 12
+OTHERS = 6
 STATUSES = ("native", "fallback", "wrong", "raises", "skipped")
 
 
