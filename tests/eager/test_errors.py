@@ -21,6 +21,9 @@ MODES = ["strict", "async", "fused"]
 
 BAD: dict[str, Callable[[str], Any]] = {
     "shapes that do not broadcast": lambda d: torch.ones(2, 3, device=d) + torch.ones(4, device=d),
+    "a tensor without elements broadcast in place": lambda d: torch.ones(0, 1, device=d).atan2_(
+        torch.ones(0, 3, device=d)
+    ),
     "inner dimensions": lambda d: torch.ones(2, 3, device=d) @ torch.ones(2, 3, device=d),
     "a layer's input": lambda d: nn.Linear(3, 4).to(d)(torch.ones(2, 5, device=d)),
     "a view of another size": lambda d: torch.ones(6, device=d).view(4),

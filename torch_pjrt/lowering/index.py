@@ -132,6 +132,8 @@ def masked_scatter_backward(grad_output: Array, mask: Array, sizes: Sequence[int
 def nonzero_static(self: Array, *, size: int, fill_value: int = -1) -> Array:
     if self.ndim == 0:
         return jnp.zeros((size, 0), jnp.int64)
+    if self.size == 0:  # jnp.nonzero fills with 0 here
+        return jnp.full((size, self.ndim), fill_value, jnp.int64)
     return jnp.stack(jnp.nonzero(self, size=size, fill_value=fill_value), axis=1)
 
 
