@@ -1,4 +1,5 @@
 // The Python module torch_pjrt._C.
+#include "compiled.h"
 #include "generator.h"
 #include "guard.h"
 #include "modes.h"
@@ -90,5 +91,6 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
     return py::reinterpret_steal<py::object>(
         THPGenerator_initDefaultGenerator(default_generator(static_cast<c10::DeviceIndex>(device))));
   });
+  register_compiled(m);
   m.def("array", [](const at::Tensor& t) { return py::reinterpret_steal<py::object>(tensor_array(t)); });
 }

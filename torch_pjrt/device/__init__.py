@@ -51,6 +51,8 @@ PUBLIC_API: dict[str, str] = {
     "get_eager_mode": "modes",
     "metrics": "figures",
     "reset_metrics": "figures",
+    # torch.compile
+    "compiler": "compiler",
 }
 
 __all__ = list(PUBLIC_API)
@@ -62,7 +64,8 @@ _initialized = True
 def __getattr__(name: str) -> Any:
     if name.startswith("_") or name not in PUBLIC_API:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = getattr(importlib.import_module(f".{PUBLIC_API[name]}", __name__), name)
+    module = importlib.import_module(f".{PUBLIC_API[name]}", __name__)
+    value = module if name == PUBLIC_API[name] else getattr(module, name)
     globals()[name] = value
     return value
 

@@ -7,7 +7,7 @@ import functools
 import sys
 import time
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -47,6 +47,7 @@ def compile_function(
     parameters: Sequence[jax.ShapeDtypeStruct | None],
     donate: Sequence[int],
     index: int,
+    options: Mapping[str, Any] | None = None,
 ) -> tuple[Executable, jax.stages.Lowered]:
     """Compile `fn(inputs, floats, ints, keys)` for device `index`.
 
@@ -55,6 +56,7 @@ def compile_function(
         inputs: shape and dtype of each input.
         parameters: the same for floats (float64), ints (int64) and keys (uint32), or None.
         donate: inputs whose memory the program may overwrite.
+        options: further XLA options, by XLA's names.
 
     Returns:
         the executable, and the lowered module for those who want to look at it.
@@ -73,7 +75,7 @@ def compile_function(
         warnings.filterwarnings("ignore", message="Some donated buffers were not usable")
         jitted = jax.jit(flat, donate_argnums=tuple(donate), keep_unused=True, out_shardings=placement)
         lowered = jitted.lower(*placed, *present)
-        compiled = lowered.compile(compiler_options=_OPTIONS)
+        compiled = lowered.compile(compiler_options={**_OPTIONS, **(options or {})})
     took = time.perf_counter() - started
     METRICS.executables_compiled += 1
     METRICS.compile_seconds += took
