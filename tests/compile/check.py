@@ -48,6 +48,7 @@ def check_module(
     module: nn.Module, *args: Any, rtol: float | None = None, atol: float | None = None, **settings: Any
 ) -> nn.Module:
     """Assert that a module's outputs, gradients and buffers on the device, compiled, are the CPU's. Returns it."""
+    module.zero_grad()
     there = copy.deepcopy(module).to(DEVICE)
     compiled = torch.compile(there, backend="pjrt", **settings)
     for _ in range(2):

@@ -24,7 +24,7 @@ class Sizes:
     """
 
     def __init__(self) -> None:
-        self.known: dict[Any, int] = {}
+        self.known: dict[Any, sympy.Integer] = {}
 
     def bind(self, symbolic: Iterable[Any], actual: Sequence[int]) -> None:
         """Learn what symbols stand for: `symbolic` sizes of an argument (or the argument itself) have these values."""
@@ -32,7 +32,7 @@ class Sizes:
             if isinstance(size, torch.SymInt):
                 expression = size.node.expr
                 if expression.is_Symbol:
-                    self.known[expression] = int(number)
+                    self.known[expression] = sympy.Integer(number)
 
     def of(self, symbolic: Iterable[Any]) -> tuple[int, ...]:
         """The sizes as numbers. Raises UnboundSize if one depends on a symbol that nothing has bound."""
@@ -42,7 +42,7 @@ class Sizes:
         if not isinstance(size, torch.SymInt):
             return int(size)
         found = sympy.sympify(size.node.expr).xreplace(self.known)
-        if not found.is_number:
+        if found.free_symbols:
             raise UnboundSize(
                 f"size {size} depends on {', '.join(map(str, found.free_symbols))}, which no argument tells"
             )
