@@ -103,7 +103,10 @@ def _names() -> tuple[str, ...]:
     """Names of XLA options that its Python bindings and its defaults show: not all, but the usual ones."""
     from jaxlib import xla_client
 
-    defaults = xla_client.CompileOptions().executable_build_options.debug_options
+    # Each object is a pointer into the one before, which it does not keep alive.
+    whole = xla_client.CompileOptions()
+    build = whole.executable_build_options
+    defaults = build.debug_options
     shown = set(re.findall(r"^(xla_\w+):", str(defaults), re.MULTILINE))
     return tuple(sorted(shown | {n for n in dir(defaults) if n.startswith("xla_")} | set(_OURS)))
 
