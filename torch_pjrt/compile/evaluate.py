@@ -22,8 +22,7 @@ aten = torch.ops.aten
 # Ops that say something to the host and compute nothing. What they assert is not checked on the device.
 _IGNORED = frozenset(
     {
-        aten._assert_async.default, aten._assert_async.msg, aten._assert_scalar.default,
-        aten._assert_tensor_metadata.default, aten.sym_constrain_range.default,
+        aten._assert_async.default, aten._assert_async.msg, aten._assert_tensor_metadata.default, aten.sym_constrain_range.default,
         aten.sym_constrain_range_for_size.default,
     }
 )  # fmt: skip
@@ -86,7 +85,9 @@ class Evaluation:
     def _value(self, node: Node, key: jax.Array | None) -> Any:
         if node.target is draw_key:
             return key
-        args, kwargs = map_arg((node.args, node.kwargs), lambda n: self.values[n])
+        found: Any = map_arg((node.args, node.kwargs), lambda n: self.values[n])
+        args: tuple[Any, ...] = found[0]
+        kwargs: dict[str, Any] = found[1]
         op = op_of(node)
         if op is None:
             assert callable(node.target)
@@ -96,7 +97,7 @@ class Evaluation:
         if op in _SPECIAL:
             return _SPECIAL[op](self, node, *args, **kwargs)
         if not is_random(node) and node.target is not op:
-            key, *args = args
+            key, args = args[0], args[1:]
         promised = node.meta["val"]
         if isinstance(promised, (int, float, bool, torch.SymInt, torch.SymFloat, torch.SymBool)):
             raise NotImplementedError(f"{op.name()} returns a number, which no program can")
@@ -241,6 +242,12 @@ def is_dense(sizes: Sequence[int], strides: Sequence[int]) -> bool:
     return True
 
 
+def _assert_scalar(run: Evaluation, node: Node, holds: bool, message: str) -> None:
+    """A condition on sizes, which are numbers here: each set of sizes is checked when it is first met."""
+    if not holds:
+        raise RuntimeError(message)
+
+
 def _to_device(run: Evaluation, node: Node, x: jax.Array, *device: Any, **named: Any) -> jax.Array:
     return x
 
@@ -252,6 +259,7 @@ def _copy(run: Evaluation, node: Node, x: jax.Array, source: jax.Array, non_bloc
 
 
 _SPECIAL: dict[OpOverload, Callable[..., Any]] = {
+    aten._assert_scalar.default: _assert_scalar,
     aten.sym_size.int: _sym_size,
     aten.sym_numel.default: _sym_numel,
     aten.sym_stride.int: _sym_stride,

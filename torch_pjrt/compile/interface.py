@@ -14,7 +14,7 @@ from ..device import devices, memory, properties
 class Interface(DeviceInterface):
     """The device as Dynamo and Inductor see devices."""
 
-    device = devices.device  # type: ignore[assignment]
+    device = devices.device
 
     class Worker:
         """The same questions, asked from a compile worker: it has no device of its own to ask."""

@@ -22,8 +22,8 @@ _MODES: dict[str, dict[str, dict[str, Any]]] = {
     "max-autotune": {"cuda": {"xla_gpu_exhaustive_tiling_search": True, "xla_gpu_graph_min_graph_size": 1}},
     "max-autotune-no-cudagraphs": {"cuda": {"xla_gpu_exhaustive_tiling_search": True}},
 }
-# Options that are ours, not XLA's, with the type of each and what it means if it is not given.
-_OURS: dict[str, tuple[type, Any]] = {"activation_memory_budget": (float, 1.0)}
+# Options that are ours, not XLA's: fields of Options, numbers from 0 to 1.
+_OURS = ("activation_memory_budget",)
 
 
 class OptionError(ValueError):
@@ -61,22 +61,22 @@ def read_options(mode: str | None, options: Mapping[str, Any] | None) -> Options
     if chosen not in _MODES:
         raise OptionError(f"mode {chosen!r}: expected one of {', '.join(_MODES)}{_nearest(chosen, _MODES)}")
     given = dict(options or {})
-    ours: dict[str, Any] = {}
-    for name, (kind, _) in _OURS.items():
-        if name in given:
-            value = given.pop(name)
-            if not isinstance(value, (int, kind)) or isinstance(value, bool) or not 0 <= value <= 1:
-                raise OptionError(f"option {name}={value!r}: expected a number from 0 to 1")
-            ours[name] = kind(value)
+    ours = {name: _fraction(name, given.pop(name)) for name in _OURS if name in given}
     for name, value in given.items():
         _check(name, value)
     return Options(_MODES[chosen].get(platform(), {}) | given, **ours)
 
 
+def _fraction(name: str, value: Any) -> float:
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value <= 1:
+        raise OptionError(f"option {name}={value!r}: expected a number from 0 to 1")
+    return float(value)
+
+
 def _check(name: str, value: Any) -> None:
     if not isinstance(name, str) or not isinstance(value, (bool, int, float, str)):
         raise OptionError(f"option {name!r}: {value!r}: expected a name and a bool, number or string")
-    refusal = _refusal(name, type(value), value)
+    refusal = _refusal(name, type(value).__name__, value)
     if refusal is None:
         return
     if "No such compile option" in refusal:
@@ -88,7 +88,7 @@ def _check(name: str, value: Any) -> None:
 
 
 @functools.cache
-def _refusal(name: str, kind: type, value: Any) -> str | None:
+def _refusal(name: str, kind: str, value: Any) -> str | None:
     """What XLA says against an option; None if it takes it. It has no list of its options: it must be asked."""
     lowered = jax.jit(lambda x: x).lower(jax.ShapeDtypeStruct((), np.float32))
     try:

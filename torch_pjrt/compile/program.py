@@ -77,6 +77,7 @@ class Program:
             self.convention.draws,
             functions,
         )
+        self.call._boxed_call = True  # it empties the list that it is called with
 
     def _compile(
         self, described: Sequence[tuple[Any, ...]], ints: Sequence[int]

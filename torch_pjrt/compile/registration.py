@@ -87,4 +87,4 @@ def _prefer_for_the_device(name: str) -> None:
             return _backend(model, inputs)
         return inductor(self, model, inputs, **kwargs)
 
-    wrapper.__call__ = compile_graph
+    wrapper.__call__ = compile_graph  # type: ignore[assignment, method-assign]

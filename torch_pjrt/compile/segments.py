@@ -25,28 +25,22 @@ def compile_graph(gm: GraphModule, kind: str, options: Options) -> Boxed:
     """A function that takes the graph's arguments in a list, which it empties, and returns its outputs."""
     strangers = [n for n in gm.graph.nodes if not _fits(n)]
     if not strangers:
-        return _boxed(Program(gm, kind, options).call)
-    return _boxed(_Segmented(gm, kind, options, strangers))
+        return Program(gm, kind, options).call
+    return _Segmented(gm, kind, options, strangers)
 
 
 def _fits(node: Node) -> bool:
     """Whether the node can be part of a program: it has a lowering, and every size it has follows from arguments."""
-    if not can_lower(node):
+    if not can_lower(node) or node.meta.get("unbacked_bindings"):
         return False
     op = op_of(node)
     return op is None or op is aten.copy_.default or not (isinstance(op, OpOverload) and op._schema.is_mutable)
 
 
-def _boxed(call: Callable[[list[Any]], Any]) -> Boxed:
-    def boxed(args: list[Any]) -> Any:
-        return call(args)
-
-    boxed._boxed_call = True  # type: ignore[attr-defined]
-    return boxed
-
-
 class _Segmented:
     """Runs of nodes that are programs, and between them ops that PyTorch's dispatcher runs, on the CPU if need be."""
+
+    _boxed_call = True
 
     def __init__(self, gm: GraphModule, kind: str, options: Options, strangers: Sequence[Node]) -> None:
         apart = set(strangers)
@@ -64,7 +58,7 @@ class _Segmented:
         self.whole = split_module(gm, None, lambda n: parts[n], keep_original_order=True)  # type: ignore[arg-type]
         programs = 0
         for name, part in list(self.whole.named_children()):
-            if not name.startswith("submod_"):
+            if not name.startswith("submod_") or not isinstance(part, GraphModule):
                 continue
             if int(name.removeprefix("submod_")) not in eager:
                 setattr(self.whole, name, _Unboxed(Program(part, kind, options).call))

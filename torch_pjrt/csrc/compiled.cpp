@@ -116,17 +116,9 @@ class Graph {
  public:
   // takes: a Takes number for each argument; written: arguments whose content the graph replaces; draws: random keys.
   Graph(
-      int device,
-      const std::vector<int>& takes,
-      std::vector<uint32_t> written,
-      size_t draws,
-      const py::dict& functions)
-      : device_(static_cast<c10::DeviceIndex>(device)),
-        written_(std::move(written)),
-        draws_(draws),
-        compile_(functions["compile"]),
-        copy_(functions["copy"]),
-        dispatched_(functions["dispatched"]),
+      int device, const std::vector<int>& takes, std::vector<uint32_t> written, size_t draws, const py::dict& functions)
+      : device_(static_cast<c10::DeviceIndex>(device)), written_(std::move(written)), draws_(draws),
+        compile_(functions["compile"]), copy_(functions["copy"]), dispatched_(functions["dispatched"]),
         explain_(functions["explain"]) {
     for (int t : takes)
       takes_.push_back(static_cast<Takes>(t));
@@ -179,12 +171,22 @@ class Graph {
       }
       if (takes_[i] == Takes::kNothing)
         continue;
-      TORCH_CHECK(THPVariable_Check(arg), "argument ", i, " of a compiled graph: expected a tensor, got ", Py_TYPE(arg)->tp_name);
+      TORCH_CHECK(
+          THPVariable_Check(arg),
+          "argument ",
+          i,
+          " of a compiled graph: expected a tensor, got ",
+          Py_TYPE(arg)->tp_name);
       Slot slot;
       slot.argument = i;
       slot.tensor = THPVariable_Unpack(arg);
       if (takes_[i] == Takes::kHost) {
-        TORCH_CHECK(slot.tensor.is_cpu(), "argument ", i, " of a compiled graph: expected a CPU tensor, got one on ", slot.tensor.device().str());
+        TORCH_CHECK(
+            slot.tensor.is_cpu(),
+            "argument ",
+            i,
+            " of a compiled graph: expected a CPU tensor, got one on ",
+            slot.tensor.device().str());
         upload(&slot);
       } else {
         TORCH_CHECK(
@@ -196,7 +198,8 @@ class Graph {
             ", got one on ",
             slot.tensor.device().str());
         if (slot.tensor.is_conj() || slot.tensor.is_neg()) {
-          TORCH_CHECK(!is_written_[i], "argument ", i, " of a compiled graph: cannot write to a lazily conjugated view");
+          TORCH_CHECK(
+              !is_written_[i], "argument ", i, " of a compiled graph: cannot write to a lazily conjugated view");
           at::AutoDispatchBelowADInplaceOrView below;
           slot.tensor = slot.tensor.is_conj() ? slot.tensor.resolve_conj() : slot.tensor.resolve_neg();
         }
@@ -407,7 +410,8 @@ class Graph {
   }
 
   // The value over a result: one and the same wherever the result goes, as long as its layout is the same.
-  ValuePtr value_over(uint32_t index, const Layout* layout, const std::vector<py::object>& results, std::vector<ValuePtr>* values) {
+  ValuePtr value_over(
+      uint32_t index, const Layout* layout, const std::vector<py::object>& results, std::vector<ValuePtr>* values) {
     auto& known = values->at(index);
     if (known && known->layout == layout)
       return known;
@@ -484,8 +488,7 @@ class Graph {
           break;
         case Output::Kind::kViewOfArgument:
           set(i,
-              THPVariable_Wrap(
-                  view_of(THPVariable_Unpack(PyList_GET_ITEM(args.ptr(), o.index)), o.layout, o.offset)));
+              THPVariable_Wrap(view_of(THPVariable_Unpack(PyList_GET_ITEM(args.ptr(), o.index)), o.layout, o.offset)));
           break;
         case Output::Kind::kViewOfOutput:
           set(i,
@@ -513,7 +516,7 @@ class Graph {
 } // namespace
 
 void register_compiled(py::module_& m) {
-  py::class_<Graph>(m, "Graph")
+  py::class_<Graph>(m, "Graph", py::dynamic_attr())
       .def(py::init<int, const std::vector<int>&, std::vector<uint32_t>, size_t, const py::dict&>())
       .def("__call__", &Graph::call)
       .def_property_readonly("variants", &Graph::variants);
