@@ -22,8 +22,8 @@ aten = torch.ops.aten
 # Ops that say something to the host and compute nothing. What they assert is not checked on the device.
 _IGNORED = frozenset(
     {
-        aten._assert_async.default, aten._assert_async.msg, aten._assert_tensor_metadata.default, aten.sym_constrain_range.default,
-        aten.sym_constrain_range_for_size.default,
+        aten._assert_async.default, aten._assert_async.msg, aten._assert_tensor_metadata.default,
+        aten.sym_constrain_range.default, aten.sym_constrain_range_for_size.default,
     }
 )  # fmt: skip
 _PYTHON = frozenset({"_operator", "operator", "math", "builtins", "torch", "torch.fx.experimental.sym_node"})
