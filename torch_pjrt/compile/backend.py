@@ -11,6 +11,7 @@ from torch._functorch.partitioners import min_cut_rematerialization_partition
 from torch.fx import GraphModule
 
 from .draws import give_keys
+from .inline import inline_regions
 from .options import Options, read_options
 from .segments import compile_graph
 
@@ -57,6 +58,7 @@ def pjrt(
 
 def _partition(options: Options) -> Callable[..., tuple[GraphModule, GraphModule]]:
     def partition(joint: GraphModule, inputs: Any, **settings: Any) -> tuple[GraphModule, GraphModule]:
+        inline_regions(joint)
         give_keys(joint)
         with torch._functorch.config.patch(activation_memory_budget=options.activation_memory_budget):
             parts: tuple[GraphModule, GraphModule] = min_cut_rematerialization_partition(joint, inputs, **settings)

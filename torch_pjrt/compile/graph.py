@@ -206,7 +206,7 @@ def _device(nodes: Sequence[Node]) -> int:
         t.device
         for n in nodes
         for t in torch.utils._pytree.tree_leaves(n.meta.get("val"))
-        if isinstance(t, torch.Tensor) and t.device.type != "cpu"
+        if isinstance(t, torch.Tensor) and t.device.type not in ("cpu", "meta")
     }
     foreign = [d for d in found if d.type != name]
     if foreign:

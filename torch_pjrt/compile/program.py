@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -24,6 +25,8 @@ from .graph import OutputTuple, Takes, read_convention
 from .options import Options
 from .report import REPORT, ProgramRecord
 from .sizes import Sizes
+
+log = logging.getLogger(__name__)
 
 
 class GraphError(RuntimeError):
@@ -105,6 +108,9 @@ class Program:
             raise self._error("compiling", error) from error
         record = ProgramRecord.of(executable, time.perf_counter() - started, self._donated(arguments), tuple(ints))
         self.record.programs.append(record)
+        log.info(
+            "compiled %s graph %s of %d nodes in %.2f s", self.kind, list(ints), len(self.nodes), record.compile_seconds
+        )
         dump.write(self, record, executable, lowered)
         return self._caller(executable), written, recipes
 

@@ -58,6 +58,7 @@ def _register(name: str) -> None:
             register_backend(_backend, name=backend)
     get_registered_device_interfaces()  # PyTorch's own first: it has one named "tpu"
     register_interface_for_device(name, _interface())
+    torch._dynamo.trace_rules.add(__name__.partition(".")[0])  # our own frames are not the user's program
     _prefer_for_the_device(name)
 
 

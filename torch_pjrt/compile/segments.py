@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -13,6 +14,7 @@ from torch.fx.passes.split_module import split_module
 
 from .draws import op_of
 from .evaluate import can_lower
+from .inline import inline_regions
 from .options import Options
 from .program import Program
 from .report import REPORT
@@ -23,7 +25,8 @@ Boxed = Callable[[list[Any]], Sequence[Any]]
 
 def compile_graph(gm: GraphModule, kind: str, options: Options) -> Boxed:
     """A function that takes the graph's arguments in a list, which it empties, and returns its outputs."""
-    strangers = [n for n in gm.graph.nodes if not _fits(n)]
+    inline_regions(gm)
+    strangers = [n for n in gm.graph.nodes if n.op == "call_function" and not _fits(n)]
     if not strangers:
         return Program(gm, kind, options).call
     return _Segmented(gm, kind, options, strangers)
@@ -44,6 +47,9 @@ class _Segmented:
 
     def __init__(self, gm: GraphModule, kind: str, options: Options, strangers: Sequence[Node]) -> None:
         apart = set(strangers)
+        for node in gm.graph.nodes:
+            if node.target is operator.getitem and node.args[0] in apart:
+                apart.add(node)  # programs pass tensors to each other, not tuples
         number = 0
         parts: dict[Node, int] = {}
         before_was_apart = False

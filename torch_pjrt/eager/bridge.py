@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable
 from typing import Any
+
+from torch._C._dynamo.eval_frame import set_eval_frame
 
 from .. import _C
 from ..runtime.metrics import METRICS
@@ -180,22 +184,39 @@ def device_memory(index: int) -> tuple[int, int]:
     return memory_info(index)
 
 
-_C.set_bridge(
-    {
-        "describe": describe,
-        "infer": infer,
-        "plan": plan,
-        "fallback": fallback,
-        "compile": compile_trace,
-        "run": run,
-        "source": source,
-        "upload": upload,
-        "download": download,
-        "transfer": transfer,
-        "wait": wait,
-        "host_sync": host_sync,
-        "device_count": device_count,
-        "no_device": no_device,
-        "device_memory": device_memory,
-    }
-)
+def _apart_from_dynamo(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The function, hidden from Dynamo.
+
+    An op that a program runs after a graph break calls us while Dynamo watches every Python frame of the thread, and it
+    would begin to compile our frames, and JAX's.
+    """
+
+    @functools.wraps(function)
+    def call(*args: Any) -> Any:
+        before = set_eval_frame(None)
+        try:
+            return function(*args)
+        finally:
+            set_eval_frame(before)
+
+    return call
+
+
+_BRIDGE: dict[str, Callable[..., Any]] = {
+    "describe": describe,
+    "infer": infer,
+    "plan": plan,
+    "fallback": fallback,
+    "compile": compile_trace,
+    "run": run,
+    "source": source,
+    "upload": upload,
+    "download": download,
+    "transfer": transfer,
+    "wait": wait,
+    "host_sync": host_sync,
+    "device_count": device_count,
+    "no_device": no_device,
+    "device_memory": device_memory,
+}
+_C.set_bridge({name: _apart_from_dynamo(function) for name, function in _BRIDGE.items()})
