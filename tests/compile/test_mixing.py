@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 from ..conftest import DEVICE
+from ..process import output
 from .check import same
 
 module = getattr(torch, DEVICE)
@@ -168,6 +169,70 @@ def test_an_op_without_a_lowering_runs_between_two_programs_with_a_warning() -> 
     graph = module.compiler.report().graphs[-1]
     assert graph.segments == 3
     assert any("double_plus" in op for op in graph.eager_ops)
+
+
+def test_ops_with_several_results_and_control_flow_run_between_programs() -> None:
+    @torch.library.custom_op("torch_pjrt_tests::halves", mutates_args=())
+    def halves(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        return x[:2].clone(), x[2:].clone()
+
+    @halves.register_fake
+    def _(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        return x.new_empty(2), x.new_empty(2)
+
+    def fn(x: torch.Tensor) -> torch.Tensor:
+        a, b = halves(x * 2)
+        c = torch.cond(a.sum() > 0, lambda t: t.sin(), lambda t: t.cos(), (b + 1,))
+        return a + b * c
+
+    compiled = torch.compile(fn, backend="pjrt", fullgraph=True)
+    for sign in (1, -1):
+        x = torch.arange(1.0, 5.0) * sign
+        same(compiled(x.to(DEVICE)), fn(x))
+
+
+def test_a_custom_op_that_writes_to_its_argument() -> None:
+    @torch.library.custom_op("torch_pjrt_tests::bump", mutates_args=("x",))
+    def bump(x: torch.Tensor) -> None:
+        x.add_(1)
+
+    def fn(x: torch.Tensor) -> torch.Tensor:
+        y = x * 3
+        bump(y)
+        bump(x)
+        return y + x
+
+    compiled = torch.compile(fn, backend="pjrt", fullgraph=True)
+    x = torch.arange(3.0)
+    there = x.to(DEVICE)
+    same(compiled(there), fn(x))
+    same(there, x)
+
+
+def test_graphs_of_a_second_device_run_there() -> None:
+    program = """
+        import torch
+        x = torch.arange(3.0, device="pjrt:1")
+        y = torch.compile(lambda t: t * 2 + torch.rand_like(t) * 0, backend="pjrt")(x)
+        from torch_pjrt import _C
+        print(y.device, y.tolist(), list(_C.array(y).devices())[0].id)
+    """
+    assert output(program, JAX_NUM_CPU_DEVICES="2").strip() == "pjrt:1 [0.0, 2.0, 4.0] 1"
+
+
+def test_the_matmul_precision_in_force_is_part_of_a_program() -> None:
+    compiled = torch.compile(lambda t: t @ t, backend="pjrt")
+    x = torch.randn(4, 4, device=DEVICE)
+    compiled(x)
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("medium")
+    try:
+        compiled(x)
+        compiled(x)
+    finally:
+        torch.set_float32_matmul_precision(before)
+    compiled(x)
+    assert sum(len(g.programs) for g in module.compiler.report().graphs) == 2
 
 
 def test_a_lowering_that_fails_names_the_op_and_the_users_line(monkeypatch: pytest.MonkeyPatch) -> None:

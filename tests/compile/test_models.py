@@ -129,7 +129,10 @@ TRANSFORMERS = {
     "qwen3 moe": (
         "Qwen3MoeConfig",
         "Qwen3MoeForCausalLM",
-        {**SMALL, "num_key_value_heads": 2, "head_dim": 8, "num_experts": 4, "moe_intermediate_size": 16},
+        {
+            **SMALL, "num_key_value_heads": 2, "head_dim": 8, "num_experts": 4, "num_experts_per_tok": 2,
+            "moe_intermediate_size": 16,
+        },
         TEXT,
     ),
     "gemma": ("GemmaConfig", "GemmaForCausalLM", {**SMALL, "num_key_value_heads": 2, "head_dim": 8}, TEXT),
@@ -138,10 +141,18 @@ TRANSFORMERS = {
     "t5": (
         "T5Config",
         "T5ForConditionalGeneration",
-        {"d_model": 32, "d_kv": 8, "d_ff": 48, "num_layers": 2, "num_heads": 4, "vocab_size": 61},
+        {
+            "d_model": 32, "d_kv": 8, "d_ff": 48, "num_layers": 2, "num_heads": 4, "vocab_size": 61,
+            "decoder_start_token_id": 0,
+        },
         "text to text",
     ),
-    "mamba": ("MambaConfig", "MambaForCausalLM", {"hidden_size": 16, "num_hidden_layers": 2, "vocab_size": 61, "state_size": 4}, TEXT),
+    "mamba": (
+        "MambaConfig",
+        "MambaForCausalLM",
+        {"hidden_size": 16, "num_hidden_layers": 2, "vocab_size": 61, "state_size": 4},
+        TEXT,
+    ),
     "vit": ("ViTConfig", "ViTForImageClassification", {**SMALL, "image_size": 16, "patch_size": 8}, "pixel_values"),
     "convnext": (
         "ConvNextConfig",

@@ -53,7 +53,7 @@ def test_a_compiled_step_follows_the_cpu(optimizer: str, what: str) -> None:
 @torch._dynamo.config.patch(trace_autograd_ops=True)
 def test_forward_and_backward_are_one_graph_where_dynamo_traces_backward() -> None:
     assert train(DEVICE, "SGD", "forward and backward") == pytest.approx(train("cpu", "SGD", "nothing"), rel=1e-4)
-    assert [g.kind for g in module.compiler.report().graphs][0] == "inference"
+    assert module.compiler.report().graphs[0].kind == "inference"
 
 
 def test_gradients_by_torch_func_are_one_graph_with_the_update() -> None:

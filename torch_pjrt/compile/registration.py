@@ -77,7 +77,7 @@ def _interface() -> Any:
 def _prefer_for_the_device(name: str) -> None:
     """Give graphs on the device to this backend where a program asked for none: Inductor has no code for it.
 
-    `torch.compile(model)` means Inductor whatever the device, and asks nobody. Its `mode` is kept; its other settings
+    `torch.compile(model)` means Inductor whatever the device, and asks nobody. The mode and options that it was given
     are for a code generator that does not run.
     """
     wrapper = torch._TorchCompileInductorWrapper

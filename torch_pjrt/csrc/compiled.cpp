@@ -7,6 +7,7 @@
 #include "storage.h"
 
 #include <ATen/ATen.h>
+#include <ATen/Context.h>
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <c10/util/flat_hash_map.h>
 #include <torch/csrc/autograd/python_variable.h>
@@ -64,6 +65,7 @@ struct Variant {
   };
   std::vector<Seen> seen;
   std::vector<int64_t> sizes;
+  at::Float32MatmulPrecision precision; // global state that lowerings read
   py::object run; // (arrays..., starts if any, keys if any) -> list of arrays; None: nothing to compute
   std::vector<uint32_t> written; // for each written argument: the result that it becomes
   std::vector<Output> outputs;
@@ -315,7 +317,7 @@ class Graph {
     for (size_t i = 0; i < slots.size(); ++i)
       if (!(v.seen[i] == slots[i].seen()))
         return false;
-    return v.sizes == sizes;
+    return v.sizes == sizes && v.precision == at::globalContext().float32MatmulPrecision();
   }
 
   const Variant& variant_for(const std::vector<Slot>& slots, const std::vector<int64_t>& sizes) {
@@ -329,6 +331,7 @@ class Graph {
     }
     for (int64_t n : sizes)
       key.add(static_cast<uint64_t>(n));
+    key.add(static_cast<uint64_t>(at::globalContext().float32MatmulPrecision()));
     auto it = variants_.find(key);
     if (it == variants_.end())
       it = variants_.emplace(key, compile(slots, sizes)).first;
@@ -350,6 +353,7 @@ class Graph {
       variant->seen.push_back(s.seen());
     }
     variant->sizes = sizes;
+    variant->precision = at::globalContext().float32MatmulPrecision();
     py::tuple said = compile_(inputs, sizes);
     variant->run = said[0];
     variant->written = said[1].cast<std::vector<uint32_t>>();
