@@ -191,6 +191,29 @@ def test_ops_with_several_results_and_control_flow_run_between_programs() -> Non
         same(compiled(x.to(DEVICE)), fn(x))
 
 
+def test_an_op_without_a_lowering_in_the_backward_pass() -> None:
+    @torch.library.custom_op("torch_pjrt_tests::cube", mutates_args=())
+    def cube(x: torch.Tensor) -> torch.Tensor:
+        return x**3
+
+    @torch.library.custom_op("torch_pjrt_tests::cube_backward", mutates_args=())
+    def cube_backward(x: torch.Tensor, g: torch.Tensor) -> torch.Tensor:
+        return 3 * x**2 * g
+
+    cube.register_fake(torch.empty_like)
+    cube_backward.register_fake(lambda x, g: torch.empty_like(x))
+    cube.register_autograd(
+        lambda ctx, g: cube_backward(*ctx.saved_tensors, g),
+        setup_context=lambda ctx, inputs, output: ctx.save_for_backward(*inputs),
+    )
+    x = torch.randn(4, requires_grad=True)
+    there = x.detach().to(DEVICE).requires_grad_()
+    compiled = torch.compile(lambda t: cube(t.sin()).tanh(), backend="pjrt", fullgraph=True)
+    x.sin().pow(3).tanh().sum().backward()
+    compiled(there).sum().backward()
+    same(there.grad, x.grad)
+
+
 def test_a_custom_op_that_writes_to_its_argument() -> None:
     @torch.library.custom_op("torch_pjrt_tests::bump", mutates_args=("x",))
     def bump(x: torch.Tensor) -> None:

@@ -215,10 +215,10 @@ def inputs_of(reads: str, image: int) -> tuple[torch.Tensor, ...]:
     pixels = torch.randn(2, 3, image, image)
     return {
         TEXT: (ids,),
-        "text to text": (ids, ids[:, :5]),
+        "text to text": (ids, ids[:, :5].contiguous()),
         "pixel_values": (pixels,),
         "text and image": (ids, pixels),
-        "sound to text": (torch.randn(2, 8, 20), ids[:, :5]),
+        "sound to text": (torch.randn(2, 8, 20), ids[:, :5].contiguous()),
     }[reads]
 
 

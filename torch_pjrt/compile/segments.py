@@ -43,9 +43,8 @@ def _fits(node: Node) -> bool:
 class _Segmented:
     """Runs of nodes that are programs, and between them ops that PyTorch's dispatcher runs, on the CPU if need be."""
 
-    _boxed_call = True
-
     def __init__(self, gm: GraphModule, kind: str, options: Options, strangers: Sequence[Node]) -> None:
+        self._boxed_call = True  # it empties the list that it is called with
         apart = set(strangers)
         for node in gm.graph.nodes:
             if node.target is operator.getitem and node.args[0] in apart:
