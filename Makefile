@@ -1,4 +1,4 @@
-# make setup | demo | test | lint | bench | fuzz | clean. Everything is installed into .venv, and only once.
+# make setup | demo | test | lint | bench | fuzz | conformance | clean. Everything is installed into .venv, and only once.
 
 PYTHON ?= python3
 TORCH  ?= 2.13.0
@@ -7,6 +7,8 @@ JAX    ?= 0.10.2
 N      ?= 20000
 TESTS  ?= tests
 BENCH  ?=
+# For `make conformance`: --op, --dtype, --variant, --sample, --again (python -m tests.conformance --help).
+CONFORMANCE ?=
 
 PY     := .venv/bin/python
 PIP    := $(PY) -m pip --disable-pip-version-check install -q
@@ -15,7 +17,7 @@ PINS   := torch==$(TORCH) jax==$(JAX)
 STAMPS := .venv/stamps
 FILES  := torch_pjrt tests benchmarks examples setup.py
 
-.PHONY: setup demo test lint bench fuzz clean
+.PHONY: setup demo test lint bench fuzz conformance clean
 .DELETE_ON_ERROR:
 
 setup: $(STAMPS)/extension
@@ -37,6 +39,11 @@ bench: setup
 
 fuzz: setup
 	JAX_PLATFORMS=cpu TORCH_PJRT_FUZZ_N=$(N) $(PY) -m pytest -q tests/eager/test_fuzz.py
+
+# Goes on where the last run stopped; `make conformance CONFORMANCE=--again` begins anew.
+conformance: setup
+	JAX_PLATFORMS=cpu $(PY) -m tests.conformance run $(CONFORMANCE)
+	JAX_PLATFORMS=cpu $(PY) -m tests.conformance report
 
 clean:
 	rm -rf build dist *.egg-info torch_pjrt/_C*.so examples/output .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from glob import glob
 
 from setuptools import setup
+
+# A core of an earlier build, which may not load any more, is not needed to build a new one.
+os.environ["TORCH_DEVICE_BACKEND_AUTOLOAD"] = "0"
 
 try:
     import torch

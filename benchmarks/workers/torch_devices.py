@@ -20,6 +20,8 @@ class TorchDevice:
 
 def open_device(backend: str) -> TorchDevice:
     """Start `cpu`, `pjrt` (torch-pjrt, fused eager) or `xla` (torch_xla, lazy)."""
+    # Every PyTorch optimizer imports it (1.5 s): an import like the others, not a part of the first step.
+    importlib.import_module("torch._dynamo")
     if backend == "cpu":
         return TorchDevice("cpu", _nothing, _nothing)
     if backend == "pjrt":

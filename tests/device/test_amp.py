@@ -135,3 +135,113 @@ def test_grad_scaler_skips_the_step_whose_gradient_is_infinite_and_halves_its_sc
     torch.testing.assert_close(torch.tensor(run.losses), torch.tensor(expected.losses), rtol=1e-4, atol=1e-6)
     for ours, theirs in zip(model.parameters(), cpu_model.parameters(), strict=True):
         torch.testing.assert_close(ours.cpu(), theirs, rtol=1e-4, atol=1e-5)
+
+
+def test_autocast_has_the_op_lists_of_cuda() -> None:
+    def ops_of(key: str) -> set[str]:
+        names = torch._C._dispatch_get_all_op_names()
+        return {n for n in names if torch._C._dispatch_has_kernel_for_dispatch_key(n, key)}
+
+    theirs = {n for n in ops_of("AutocastCUDA") if "cudnn" not in n}
+    assert len(theirs) > 100
+    assert {n for n in ops_of("AutocastPrivateUse1") if n.startswith("aten::")} == theirs
+
+
+def test_a_custom_function_sees_the_dtypes_it_asked_for_forward_and_backward() -> None:
+    seen = []
+
+    class InFloat32(torch.autograd.Function):
+        @staticmethod
+        @torch.amp.custom_fwd(device_type=DEVICE, cast_inputs=torch.float32)
+        def forward(ctx: torch.autograd.function.FunctionCtx, x: Tensor) -> Tensor:
+            seen.append((x.dtype, torch.is_autocast_enabled(DEVICE)))
+            ctx.save_for_backward(x)
+            return x @ x
+
+        @staticmethod
+        @torch.amp.custom_bwd(device_type=DEVICE)
+        def backward(ctx: torch.autograd.function.FunctionCtx, grad: Tensor) -> Tensor:
+            (x,) = ctx.saved_tensors  # type: ignore[attr-defined]
+            seen.append((grad.dtype, torch.is_autocast_enabled(DEVICE)))
+            return grad @ x.T + x.T @ grad
+
+    class AsSurrounded(InFloat32):
+        @staticmethod
+        @torch.amp.custom_fwd(device_type=DEVICE)
+        def forward(ctx: torch.autograd.function.FunctionCtx, x: Tensor) -> Tensor:
+            seen.append((x.dtype, torch.is_autocast_enabled(DEVICE)))
+            ctx.save_for_backward(x)
+            return x @ x
+
+    for function, inside in ((InFloat32, (torch.float32, False)), (AsSurrounded, (torch.float16, True))):
+        x = on_device(A @ B).requires_grad_()
+        with torch.autocast(DEVICE, torch.float16):
+            y = function.apply(x @ x)
+        y.float().sum().backward()
+        assert seen == [inside, (y.dtype, inside[1])]
+        assert x.grad is not None and x.grad.dtype == torch.float32
+        seen.clear()
+
+
+def test_a_weight_is_cast_once_per_autocast_block_unless_the_cache_is_off() -> None:
+    weight, x = on_device(B).requires_grad_(), on_device(A).bfloat16()
+    recorded = []
+    for cached in (True, False):
+        with torch.autocast(DEVICE, torch.bfloat16, cache_enabled=cached):
+            _ = x @ weight
+            before = getattr(torch, DEVICE).metrics()["ops_recorded"]
+            _ = x @ weight
+            recorded.append(getattr(torch, DEVICE).metrics()["ops_recorded"] - before)
+    assert recorded[1] == recorded[0] + 1
+
+
+def test_autocast_decorates_nests_and_refuses_other_dtypes() -> None:
+    @torch.autocast(DEVICE, torch.bfloat16)
+    def product() -> Tensor:
+        with torch.autocast(DEVICE, torch.float16):
+            assert (on_device(A) @ on_device(B)).dtype == torch.float16
+        return on_device(A) @ on_device(B)
+
+    assert product().dtype == torch.bfloat16
+    with (
+        pytest.warns(UserWarning, match="only supports dtypes of torch.bfloat16, torch.float16"),
+        torch.autocast(DEVICE, torch.float64),
+    ):
+        assert (on_device(A) @ on_device(B)).dtype == torch.float32
+
+
+def test_autocast_refuses_the_loss_that_needs_more_range() -> None:
+    with torch.autocast(DEVICE), pytest.raises(RuntimeError, match="unsafe to autocast"):
+        functional.binary_cross_entropy(on_device(torch.rand(3)), on_device(torch.rand(3)))
+
+
+@pytest.mark.parametrize("fused", [False, True], ids=["foreach", "fused"])
+def test_the_scaler_divides_finds_infinities_and_keeps_its_state(fused: bool) -> None:
+    states = []
+    for device in ("cpu", DEVICE):
+        weight = nn.Parameter(torch.ones(3, device=device))
+        optimizer = optim.SGD([weight], lr=0.1, fused=fused)
+        scaler = torch.amp.GradScaler(device, init_scale=4.0, growth_interval=2)
+        for gradient in ([1.0, 2.0, 3.0], [float("nan"), 0.0, 0.0], [1.0, 1.0, 1.0], [1.0, 1.0, 1.0]):
+            optimizer.zero_grad()
+            scaler.scale((weight * torch.tensor(gradient, device=device)).sum()).backward()
+            scaler.unscale_(optimizer)
+            states.append(weight.grad.cpu().tolist())  # type: ignore[union-attr]
+            with pytest.raises(RuntimeError, match="already been called"):
+                scaler.unscale_(optimizer)
+            scaler.step(optimizer)
+            scaler.update()
+            states.append([*weight.detach().cpu().tolist(), scaler.get_scale(), scaler.state_dict()["_growth_tracker"]])
+        other = torch.amp.GradScaler(device)
+        other.load_state_dict(scaler.state_dict())
+        assert other.state_dict() == scaler.state_dict()
+    half = len(states) // 2
+    assert str(states[half:]) == str(states[:half])  # as text: nan is nan
+    assert states[0] == [1.0, 2.0, 3.0]
+
+
+def test_a_disabled_scaler_does_nothing() -> None:
+    scaler = torch.amp.GradScaler(DEVICE, enabled=False)
+    loss = torch.ones((), device=DEVICE)
+    assert scaler.scale(loss) is loss
+    assert scaler.state_dict() == {}

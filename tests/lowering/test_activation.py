@@ -149,3 +149,9 @@ def test_rrelu_in_training_draws_slopes_between_its_bounds_and_keeps_them_as_noi
         assert (noise[x > 0] == 1).all()
         assert 0.1 <= below.min() < 0.11 and 0.29 < below.max() <= 0.3
         assert abs(below.mean() - 0.2) < 0.01
+
+
+def test_glus_forward_mode_derivatives_agree() -> None:
+    x, dx, grad, dgrad = torch.randn(3, 8), torch.randn(3, 8), torch.randn(3, 4), torch.randn(3, 4)
+    check(aten.glu_jvp.default, aten.glu(x, 1), x, dx, 1)
+    check(aten.glu_backward_jvp.default, aten.glu_backward(grad, x, 1), grad, x, dgrad, dx, 1)

@@ -36,6 +36,7 @@ CASES = [
     (3, {"stride": [2, 1, 2], "padding": [1, 1, 0], "groups": 2}),
     (3, {"transposed": True, "stride": [2, 2, 2], "output_padding": [1, 0, 1]}),
     (1, {"transposed": True, "stride": [3], "padding": [1], "output_padding": [2]}),
+    (2, {"transposed": True, "stride": [2, 1], "padding": [3, 2], "dilation": [4, 3], "output_padding": [3, 2]}),
 ]
 
 
@@ -66,6 +67,13 @@ def test_convolution_computes_in_every_float_dtype(dtype: torch.dtype, transpose
     check(aten.convolution.default, x, w, b, *args, **tolerance)
     grad = torch.randn_like(aten.convolution(x, w, b, *args))
     check(aten.convolution_backward.default, grad, x, w, [8], *args, [True] * 3, **tolerance)
+
+
+@pytest.mark.parametrize(("dims", "spec"), CASES)
+def test_convolution_of_integers(dims: int, spec: dict[str, Any]) -> None:
+    x, w, b = ((t * 4).long() for t in operands(dims, spec, torch.float32))
+    if spec.get("groups", 1) == 1 or spec.get("transposed"):  # the CPU has no grouped one of integers
+        check(aten.convolution.default, x, w, b, *geometry(dims, **spec).values())
 
 
 @pytest.mark.parametrize("mask", list(itertools.product([False, True], repeat=3))[1:])

@@ -8,6 +8,7 @@ import torch
 
 from torch_pjrt.lowering import Spec, apply
 
+from ..conftest import DEVICE
 from .check import check, to_cpu, to_jax
 
 aten = torch.ops.aten
@@ -105,3 +106,20 @@ def _bag_agrees(
         spec = Spec(tuple(table.shape), torch.float32)
         ours_grad = apply(aten._embedding_bag_dense_backward.default, back, {}, [spec])[0]
         torch.testing.assert_close(to_cpu(ours_grad), weight.grad)
+
+
+@pytest.mark.parametrize("mode", ["sum", "mean", "max"])
+def test_a_bag_trains_on_the_device(mode: str) -> None:
+    module = getattr(torch, DEVICE)
+    module.reset_metrics()
+
+    def gradient(device: str) -> torch.Tensor:
+        table = TABLE.clone().to(device).requires_grad_()
+        offsets = torch.tensor([0, 3], device=device)
+        bags = torch.nn.functional.embedding_bag(FLAT.to(device), table, offsets, mode=mode)
+        (bags * torch.arange(1.0, 7.0, device=device).reshape(2, 3)).sum().backward()
+        assert table.grad is not None
+        return table.grad.cpu()
+
+    torch.testing.assert_close(gradient(DEVICE), gradient("cpu"))
+    assert module.metrics()["fallbacks"] == {}

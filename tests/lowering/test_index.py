@@ -109,3 +109,4 @@ def test_nonzero_static_pads_and_cuts() -> None:
     x = torch.tensor([[0, 2], [3, 0]])
     check(aten.nonzero_static.default, x, size=3)
     check(aten.nonzero_static.default, x, size=1, fill_value=5)
+    check(aten.nonzero_static.default, torch.zeros(2, 0), size=3)

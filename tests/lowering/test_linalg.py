@@ -155,6 +155,13 @@ def test_matrix_exp_agrees(shape: tuple[int, ...]) -> None:
     check(aten.linalg_matrix_exp.default, _well(*shape, dtype=torch.float32), rtol=1e-4, atol=1e-4)
 
 
+def test_matrix_exp_of_a_large_matrix_is_as_near_to_float64_as_the_cpus() -> None:
+    x = torch.randn(4, 5, 5, generator=torch.Generator().manual_seed(0)) * 5
+    exact = torch.linalg.matrix_exp(x.double())
+    (got,), (want,) = lowered(aten.linalg_matrix_exp.default, x)
+    assert (got - exact).abs().max() <= 2 * (want - exact).abs().max() + 1e-5 * exact.abs().max()
+
+
 @pytest.mark.parametrize("options", [{}, {"rtol": torch.tensor(0.3)}, {"atol": torch.tensor(1.0)}])
 def test_pinv_drops_small_singular_values(options: dict[str, Any]) -> None:
     for a, hermitian in ((_well(2, 4, 3), False), (_positive(3, 3), True)):

@@ -61,6 +61,7 @@ def test_means_and_variances_agree_with_cpu(dim: list[int] | None, dtype: torch.
 def test_variance_without_degrees_of_freedom_is_nan() -> None:
     check(aten.var.correction, torch.ones(3, 1), [1])
     check(aten.var.correction, torch.ones(0, 2), [0])
+    check(aten.var.correction, torch.ones(0, 2), [0], correction=-2)
     check(aten.mean.dim, torch.ones(0, 2), [0])
 
 

@@ -76,4 +76,7 @@ def test_mvlgamma_agrees_with_cpu(p: int) -> None:
 def test_zeta_and_trigamma_have_their_poles() -> None:
     q = torch.tensor([-2.0, -1.5, 0.0, 0.5, 3.0])
     check(aten.special_zeta.default, torch.tensor([[0.5], [1.0], [2.0], [2.5], [3.0]]), q, rtol=1e-5, atol=1e-6)
-    check(aten.polygamma.default, 1, torch.tensor([-20.3, -0.5, 0.25, 0.75, 30.0]), rtol=1e-5, atol=1e-6)
+    for n in (1, 2, 3, 6):
+        check(aten.polygamma.default, n, torch.tensor([-20.3, -0.5, 0.25, 0.75, 30.0]), rtol=1e-5, atol=1e-6)
+    below = torch.tensor([-7.25, -0.5, -1.0])
+    check(aten.special_zeta.default, torch.tensor([[2.0], [2.5], [5.0]]), below, rtol=1e-5, atol=1e-6)

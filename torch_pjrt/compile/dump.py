@@ -47,4 +47,5 @@ def write(program: Program, record: ProgramRecord, executable: Executable, lower
             body.append(f"%{n.name}: {kind} = {describe(n)}")
     (path / f"{stem}.fx.txt").write_text("\n".join([*header, *body]) + "\n")
     (path / f"{stem}.stablehlo.mlir").write_text(lowered.as_text(debug_info=True))
+    assert isinstance(executable.compiled, jax.stages.Compiled)
     (path / f"{stem}.hlo.txt").write_text(executable.compiled.as_text() or "")

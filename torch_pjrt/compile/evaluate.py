@@ -64,10 +64,14 @@ class Evaluation:
     ) -> None:
         self.values: dict[Node, Any] = {**values, **constants}
         self.sizes = sizes
+        self.required_by: list[Node] = []
         self.keys: Iterator[jax.Array] = iter([] if keys is None else [keys[i] for i in range(keys.shape[0])])
 
-    def run(self, nodes: Iterable[Node], needed: set[Node]) -> dict[Node, Any]:
-        """The values of `nodes`, which are in graph order; those not `needed` are passed over."""
+    def run(self, nodes: Iterable[Node], needed: set[Node], required: Callable[[], int] = lambda: 0) -> dict[Node, Any]:
+        """The values of `nodes`, which are in graph order; those not `needed` are passed over.
+
+        `required` counts what the lowerings have required so far: `required_by` then names the node of each.
+        """
         for node in nodes:
             if node in self.values or node.op in ("placeholder", "output"):
                 continue
@@ -77,6 +81,7 @@ class Evaluation:
             try:
                 with jax.named_scope(describe_place(node)):
                     self.values[node] = self._value(node, key)
+                self.required_by += [node] * (required() - len(self.required_by))
             except Exception as error:
                 error.add_note(f"while lowering {describe(node)}")
                 raise

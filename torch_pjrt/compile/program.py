@@ -9,18 +9,22 @@ from dataclasses import dataclass
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from torch.fx import GraphModule, Node
 
 from .. import _C
 from ..eager.infer import LayoutTuple, dtype_of
+from ..eager.verdict import Check
 from ..lowering import view
+from ..lowering.check import Requirement, collecting
 from ..lowering.dtypes import to_numpy
-from ..runtime.client import dispatched
 from ..runtime.executable import Executable, compile_function
+from ..runtime.in_flight import dispatched
 from ..runtime.transfer import upload
 from . import dump
-from .evaluate import Evaluation, constants, describe
+from .draws import op_of
+from .evaluate import Evaluation, constants, describe, user_line
 from .graph import OutputTuple, Takes, read_convention
 from .options import Options
 from .report import REPORT, ProgramRecord
@@ -50,6 +54,17 @@ class Argument:
     base: LayoutTuple
     structure: Any
     starts: int
+
+
+@dataclass(frozen=True, slots=True)
+class Checks:
+    """What a program checks of its data."""
+
+    checks: tuple[Check, ...]
+
+    def depending_on(self, check: int) -> None:
+        """Which of the program's results a failed check spoils: all of them, for all that is known."""
+        return None
 
 
 class Program:
@@ -84,7 +99,7 @@ class Program:
 
     def _compile(
         self, described: Sequence[tuple[Any, ...]], ints: Sequence[int]
-    ) -> tuple[Any, list[int], list[OutputTuple]]:
+    ) -> tuple[Any, list[int], list[OutputTuple], Checks | None]:
         """What the C++ core needs to call the graph with arguments like these.
 
         Args:
@@ -93,14 +108,15 @@ class Program:
 
         Returns:
             the function to call with the arguments' arrays, then starts and keys if there are any; for each written
-            argument the result that it becomes; the recipes of the graph's outputs.
+            argument the result that it becomes; the recipes of the graph's outputs; what the program checks, whose
+            findings come last among its results.
         """
         arguments = [Argument(*d) for d in described]
         sizes = self._bind(arguments, ints)
         recipes = self.convention.recipes(sizes)
         written, extra = self._written(arguments)
         if not self.convention.results:
-            return None, written, recipes
+            return None, written, recipes, None
         started = time.perf_counter()
         try:
             executable, lowered = self._executable(arguments, sizes, ints, extra)
@@ -112,7 +128,7 @@ class Program:
             "compiled %s graph %s of %d nodes in %.2f s", self.kind, list(ints), len(self.nodes), record.compile_seconds
         )
         dump.write(self, record, executable, lowered)
-        return self._caller(executable), written, recipes
+        return self._caller(executable), written, recipes, self._checks(executable)
 
     def _bind(self, arguments: Sequence[Argument], ints: Sequence[int]) -> Sizes:
         """The graph's symbolic sizes as numbers. Raises GraphError if an argument is not what was traced."""
@@ -170,6 +186,8 @@ class Program:
             )
         )
 
+        checked: list[tuple[Node, Requirement]] = []
+
         def run(inputs: list[jax.Array], floats: None, starts: Any, keys: Any) -> list[jax.Array]:
             tensors, rest = inputs[: len(arguments)], inputs[len(arguments) :]
             place = 0
@@ -186,21 +204,35 @@ class Program:
                 None if keys is None else keys.reshape(-1, 4),
                 dict(zip(self.constants, rest, strict=True)),
             )
-            values = evaluation.run(self.nodes, self.needed)
+            with collecting() as collector:
+                values = evaluation.run(self.nodes, self.needed, lambda: len(collector.found))
+            checked[:] = zip(evaluation.required_by, (r for r, _ in collector.found), strict=True)
             results = [values[n] for n in convention.results]
             for a in through_views:
                 array = tensors[[b.index for b in arguments].index(a.index)]
                 content = values[convention.written[a.index]]
                 results.append(view.write(array, a.structure, where[a.index], content))
+            if collector.found:
+                results.append(jnp.stack([finding for _, finding in collector.found]))
             return results
 
         specs = [jax.ShapeDtypeStruct(a.base[1], to_numpy(dtype_of(a.base[0]))) for a in arguments]
         specs += [jax.ShapeDtypeStruct(c.shape, c.dtype) for c in held]
         starts = sum(a.starts for a in arguments)
         parameters = [None, _parameter(starts, np.int64), _parameter(4 * convention.draws, np.uint32)]
-        return compile_function(
-            run, specs, parameters, self._donated(arguments), convention.device, self.options.compiler_options
-        )
+        executable, lowered = compile_function(
+            run, specs, parameters, self._donated(arguments), convention.device,
+            notes=lambda: checked, options=self.options.compiler_options,
+        )  # fmt: skip
+        assert lowered is not None  # no content was given by which to find it compiled
+        return executable, lowered
+
+    def _checks(self, executable: Executable) -> Checks | None:
+        found = [
+            Check(i, str(op_of(node) or node.name), user_line(node) or None, r.kind, r.text)
+            for i, (node, r) in enumerate(executable.notes)
+        ]
+        return Checks(tuple(found)) if found else None
 
     def _constants(self) -> list[jax.Array]:
         """The tensors that the graph's module holds, on the device; uploaded once."""

@@ -1,6 +1,8 @@
 #include "compiled.h"
 
+#include "findings.h"
 #include "generator.h"
+#include "guard.h"
 #include "modes.h"
 #include "plan.h"
 #include "state.h"
@@ -65,11 +67,16 @@ struct Variant {
   };
   std::vector<Seen> seen;
   std::vector<int64_t> sizes;
-  at::Float32MatmulPrecision precision; // global state that lowerings read
+  at::Float32Precision precision; // global state that lowerings read
   py::object run; // (arrays..., starts if any, keys if any) -> list of arrays; None: nothing to compute
   std::vector<uint32_t> written; // for each written argument: the result that it becomes
   std::vector<Output> outputs;
+  py::object checks; // what the program checks of its data, its last result being the findings; None: nothing
 };
+
+at::Float32Precision current_precision() {
+  return at::globalContext().float32Precision(at::Float32Backend::MKLDNN, at::Float32Op::MATMUL);
+}
 
 // A tensor argument of the call being made.
 struct Slot {
@@ -141,20 +148,31 @@ class Graph {
     if (forked.exchange(false))
       bridge().wait(static_cast<int>(device_)); // raises in a forked child of a process that had used the device
     drain_released_arrays();
+    look_at_findings(0);
     std::vector<Slot> slots;
     std::vector<int64_t> sizes;
     read(args, &slots, &sizes);
     locate(&slots);
     own_what_is_written(&slots);
     const Variant& variant = variant_for(slots, sizes);
+    std::vector<ValuePtr> read_values;
+    read_values.reserve(slots.size());
+    for (const auto& s : slots)
+      read_values.push_back(s.value);
     std::vector<py::object> results = run(variant, slots);
+    py::object findings = py::none();
+    if (!variant.checks.is_none()) {
+      findings = std::move(results.back());
+      results.pop_back();
+    }
     std::vector<ValuePtr> values(results.size());
     bind_written(variant, slots, results, &values);
     py::list outputs = wrap(variant, args, results, &values);
+    note(variant, read_values, values, std::move(findings));
     // The caller has nothing more to do with the arguments (a boxed call): activations die here, not after it.
     PyList_SetSlice(args.ptr(), 0, PyList_GET_SIZE(args.ptr()), nullptr);
     if (settings().mode.load(std::memory_order_relaxed) == EagerMode::kStrict)
-      bridge().wait(static_cast<int>(device_));
+      synchronize_device(device_);
     return outputs;
   }
 
@@ -264,7 +282,7 @@ class Graph {
         }
       }
       if (failed)
-        throw_failure(*failed);
+        throw_failure(failed->failure);
       if (unwritten != nullptr) {
         at::AutoDispatchBelowADInplaceOrView below;
         unwritten->zero_(); // what the memory of torch.empty reads as, here and in eager
@@ -310,14 +328,14 @@ class Graph {
 
   // By its cell and by this call alone.
   static bool owned(const Slot& slot) {
-    return slot.value.use_count() == 2 && Py_REFCNT(slot.value->array) == 1;
+    return !slot.value->exported && slot.value.use_count() == 2 && Py_REFCNT(slot.value->array) == 1;
   }
 
   bool matches(const Variant& v, const std::vector<Slot>& slots, const std::vector<int64_t>& sizes) const {
     for (size_t i = 0; i < slots.size(); ++i)
       if (!(v.seen[i] == slots[i].seen()))
         return false;
-    return v.sizes == sizes && v.precision == at::globalContext().float32MatmulPrecision();
+    return v.sizes == sizes && v.precision == current_precision();
   }
 
   const Variant& variant_for(const std::vector<Slot>& slots, const std::vector<int64_t>& sizes) {
@@ -331,7 +349,7 @@ class Graph {
     }
     for (int64_t n : sizes)
       key.add(static_cast<uint64_t>(n));
-    key.add(static_cast<uint64_t>(at::globalContext().float32MatmulPrecision()));
+    key.add(static_cast<uint64_t>(current_precision()));
     auto it = variants_.find(key);
     if (it == variants_.end())
       it = variants_.emplace(key, compile(slots, sizes)).first;
@@ -352,8 +370,10 @@ class Graph {
               s.starts.size()));
       variant->seen.push_back(s.seen());
     }
+    if (source_ == 0)
+      source_ = source_here();
     variant->sizes = sizes;
-    variant->precision = at::globalContext().float32MatmulPrecision();
+    variant->precision = current_precision();
     py::tuple said = compile_(inputs, sizes);
     variant->run = said[0];
     variant->written = said[1].cast<std::vector<uint32_t>>();
@@ -368,7 +388,24 @@ class Graph {
       o.constant = t[4];
       variant->outputs.push_back(std::move(o));
     }
+    variant->checks = said[3];
     return variant;
+  }
+
+  // Lets what the program made fail if what it read turns out wrong, or what it found.
+  void note(
+      const Variant& variant,
+      const std::vector<ValuePtr>& read,
+      const std::vector<ValuePtr>& made,
+      py::object findings) {
+    std::vector<ValuePtr> held;
+    for (const auto& value : made)
+      if (value)
+        held.push_back(value);
+    uint64_t number = note_run(read, held, variant.checks, std::move(findings));
+    StateLock lock;
+    for (const auto& value : held)
+      value->run = number;
   }
 
   std::vector<py::object> run(const Variant& variant, const std::vector<Slot>& slots) {
@@ -422,7 +459,7 @@ class Graph {
     auto fresh = c10::make_intrusive<Value>(layout, device_);
     {
       StateLock lock;
-      fresh->materialize(py::object(results.at(index)).release().ptr());
+      fresh->materialize(py::object(results.at(index)).release().ptr(), source_);
     }
     if (!known)
       known = fresh;
@@ -512,6 +549,7 @@ class Graph {
   std::vector<uint32_t> written_;
   std::vector<bool> is_written_;
   size_t draws_;
+  uint64_t source_ = 0; // key of the user's line that called it first
   py::object compile_, copy_, dispatched_, explain_;
   ska::flat_hash_map<Hash128, std::unique_ptr<Variant>, HashOfHash> variants_;
   const Variant* last_ = nullptr;

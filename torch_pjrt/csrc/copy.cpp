@@ -1,5 +1,6 @@
 // Copies: within a device they are recorded or, where possible, only rebind; to and from the host they transfer.
 #include "guard.h"
+#include "memory.h"
 #include "modes.h"
 #include "python.h"
 #include "recorder.h"
@@ -14,10 +15,16 @@
 namespace torch_pjrt {
 namespace {
 
-// The recorded copy_: casts, broadcasts and writes through views.
+// The same memory without the lazy bits.
+at::Tensor plain_view(const at::Tensor& tensor) {
+  auto t = tensor.is_conj() ? tensor.conj() : tensor;
+  return t.is_neg() ? t._neg_view() : t;
+}
+
+// The recorded copy_: casts, broadcasts and writes through views. `src` is what the memory of `self` is to hold.
 void record_copy(at::Tensor& self, const at::Tensor& src) {
   static auto op = c10::Dispatcher::singleton().findSchemaOrThrow("torch_pjrt::copy_", "");
-  torch::jit::Stack stack{self, src, false};
+  torch::jit::Stack stack{plain_view(self), src, false};
   op.callBoxed(stack);
 }
 
@@ -56,8 +63,9 @@ bool can_share(const at::Tensor& self, const at::Tensor& src) {
 
 ValuePtr ready_value(const Layout* layout, c10::DeviceIndex device, const py::object& array) {
   auto v = c10::make_intrusive<Value>(layout, device);
+  uint64_t source = source_here();
   StateLock lock;
-  v->materialize(py::object(array).release().ptr());
+  v->materialize(py::object(array).release().ptr(), source);
   return v;
 }
 
@@ -96,6 +104,7 @@ void copy_from_host(at::Tensor& self, const at::Tensor& src) {
   ValuePtr value;
   {
     py::gil_scoped_acquire gil;
+    require_memory(device, layout);
     value = ready_value(layout, device, bridge().upload(host, static_cast<int>(device)));
   }
   if (layout == interned(self) && covers_storage(*self.unsafeGetTensorImpl(), layout)) {
@@ -144,6 +153,7 @@ void copy_across(at::Tensor& self, const at::Tensor& src) {
   ValuePtr moved;
   {
     py::gil_scoped_acquire gil;
+    require_memory(device, value->layout);
     moved = ready_value(
         value->layout,
         device,
@@ -190,7 +200,7 @@ at::Tensor& copy_(at::Tensor& self, const at::Tensor& src, bool /*non_blocking*/
   if (self.is_conj() && source.is_complex())
     source = source.conj();
   if (self.is_neg())
-    source = source.neg();
+    source = source.to(self.scalar_type()).neg(); // cast first: a bool has no negative, an unsigned number another one
   if (from_device)
     source = resolve_bits(source);
   if (!from_device) {
@@ -225,7 +235,7 @@ TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
 
 } // namespace
 
-PyObject* tensor_array(const at::Tensor& tensor) {
+PyObject* tensor_array(const at::Tensor& tensor, bool to_export) {
   TORCH_CHECK(
       tensor.device().type() == c10::kPrivateUse1,
       "expected a ",
@@ -234,7 +244,29 @@ PyObject* tensor_array(const at::Tensor& tensor) {
       tensor.device().str());
   auto value = materialized(tensor, nullptr);
   py::gil_scoped_acquire gil;
+  if (to_export) {
+    // Whoever gets the memory may write to it: no clone that shares the value, and no recorded op, may see that.
+    constexpr size_t kStorageAndWe = 2;
+    if (value.use_count() > kStorageAndWe) {
+      value = ready_value(value->layout, value->device, py::handle(value->array).attr("copy")());
+      rebind(tensor, value);
+    }
+    StateLock lock;
+    value->exported = true;
+  }
   return Py_NewRef(value->array);
+}
+
+at::Tensor tensor_of_array(const py::object& array, c10::ScalarType dtype, c10::DeviceIndex device) {
+  auto sizes = array.attr("shape").cast<std::vector<int64_t>>();
+  auto like = at::empty(sizes, at::TensorOptions().dtype(dtype).device(c10::kMeta));
+  const Layout* layout = contiguous_layout(like);
+  auto value = ready_value(layout, device, array);
+  {
+    StateLock lock;
+    value->exported = true; // the array's other owners go on reading it
+  }
+  return make_tensor(std::move(value), layout, device);
 }
 
 } // namespace torch_pjrt

@@ -1,30 +1,21 @@
 #include "guard.h"
 
+#include "findings.h"
 #include "python.h"
-#include "state.h"
+#include "stream.h"
 #include "trace.h"
 
 #include <c10/core/DeviceType.h>
 #include <c10/core/impl/DeviceGuardImplInterface.h>
 
-#include <chrono>
-#include <mutex>
+#include <torch/csrc/utils/pybind.h>
+
+#include <atomic>
 
 namespace torch_pjrt {
 namespace {
 
 thread_local c10::DeviceIndex current = 0;
-
-// An event is a moment in program order. The device runs in program order, so an event is reached once everything
-// recorded before it has run.
-struct Event {
-  c10::DeviceIndex device;
-  std::chrono::steady_clock::time_point when;
-};
-
-c10::Stream only_stream(c10::DeviceIndex device) {
-  return c10::Stream(c10::Stream::DEFAULT, c10::Device(c10::kPrivateUse1, device));
-}
 
 struct Guard final : c10::impl::DeviceGuardImplInterface {
   c10::DeviceType type() const override {
@@ -48,26 +39,40 @@ struct Guard final : c10::impl::DeviceGuardImplInterface {
       current = d.index();
   }
   c10::Stream getStream(c10::Device d) const override {
-    return only_stream(d.index() < 0 ? current : d.index());
+    return current_stream(index_of(d));
   }
   c10::Stream getDefaultStream(c10::Device d) const override {
-    return getStream(d);
+    return default_stream(index_of(d));
   }
   c10::Stream getStreamFromGlobalPool(c10::Device d, bool /*high_priority*/) const override {
-    return getStream(d);
+    return new_stream(index_of(d));
   }
   c10::Stream getNewStream(c10::Device d, int /*priority*/) const override {
-    return getStream(d);
+    return new_stream(index_of(d));
   }
   c10::Stream exchangeStream(c10::Stream s) const override {
-    return getStream(s.device());
+    return exchange_stream(s);
+  }
+  void* getStreamNativeHandle(const c10::Stream s) const override {
+    TORCH_CHECK_NOT_IMPLEMENTED(
+        false, device_name(), " stream ", s.id(), " has no native handle: PJRT keeps the chip's queues to itself");
   }
   c10::DeviceIndex deviceCount() const noexcept override {
     return device_count();
   }
+  c10::DeviceCapability getDeviceCapability(c10::Device /*d*/) const override {
+    py::gil_scoped_acquire gil;
+    c10::DeviceCapability capability;
+    uint64_t bits = 0;
+    for (auto dtype : bridge().supported_dtypes().cast<std::vector<c10::ScalarType>>())
+      bits |= uint64_t{1} << static_cast<int>(dtype);
+    capability.capability_data.capability_bits = bits;
+    return capability;
+  }
   bool queryStream(const c10::Stream& s) const override {
-    StateLock lock;
-    return current_trace(s.device_index()).nodes.empty();
+    Event now;
+    record_event(now, s.device_index(), /*timed=*/false);
+    return is_reached(now);
   }
   void synchronizeStream(const c10::Stream& s) const override {
     synchronize_device(s.device_index());
@@ -75,25 +80,33 @@ struct Guard final : c10::impl::DeviceGuardImplInterface {
   void synchronizeDevice(const c10::DeviceIndex d) const override {
     synchronize_device(d);
   }
-  void record(void** event, const c10::Stream& stream, const c10::DeviceIndex device, const c10::EventFlag /*flag*/)
+  void record(void** event, const c10::Stream& stream, const c10::DeviceIndex /*device*/, const c10::EventFlag flag)
       const override {
-    synchronize_device(stream.device_index());
     if (*event == nullptr)
       *event = new Event;
-    *static_cast<Event*>(*event) = {device, std::chrono::steady_clock::now()};
+    // PyTorch's torch.Event asks for the backend's own kind of event where it wants the time.
+    record_event(*static_cast<Event*>(*event), stream.device_index(), flag == c10::EventFlag::BACKEND_DEFAULT);
   }
-  void block(void* /*event*/, const c10::Stream& /*stream*/) const override {}
-  bool queryEvent(void* /*event*/) const override {
-    return true;
+  void block(void* /*event*/, const c10::Stream& /*stream*/) const override {} // program order is later than the event
+  bool queryEvent(void* event) const override {
+    return event == nullptr || is_reached(*static_cast<Event*>(event));
   }
-  void synchronizeEvent(void* /*event*/) const override {}
+  void synchronizeEvent(void* event) const override {
+    if (event != nullptr)
+      wait_for(*static_cast<Event*>(event));
+  }
   void destroyEvent(void* event, const c10::DeviceIndex /*device*/) const noexcept override {
     delete static_cast<Event*>(event);
   }
   double elapsedTime(void* start, void* end, const c10::DeviceIndex /*device*/) const override {
     TORCH_CHECK(start != nullptr && end != nullptr, "Both events must be recorded before calculating elapsed time.");
-    std::chrono::duration<double, std::milli> ms = static_cast<Event*>(end)->when - static_cast<Event*>(start)->when;
-    return ms.count();
+    return milliseconds(*static_cast<Event*>(start), *static_cast<Event*>(end));
+  }
+  void recordDataPtrOnStream(const c10::DataPtr& /*data*/, const c10::Stream& /*stream*/) const override {}
+
+ private:
+  static c10::DeviceIndex index_of(c10::Device d) {
+    return d.index() < 0 ? current : d.index();
   }
 };
 
@@ -140,6 +153,7 @@ void check_device(c10::DeviceIndex device) {
 
 std::pair<size_t, size_t> device_memory(c10::DeviceIndex device) {
   py::gil_scoped_acquire gil;
+  drain_released_arrays();
   return bridge().device_memory(static_cast<int>(device)).cast<std::pair<size_t, size_t>>();
 }
 
@@ -150,7 +164,9 @@ std::string device_name() {
 void synchronize_device(c10::DeviceIndex device) {
   flush(device);
   py::gil_scoped_acquire gil;
+  drain_released_arrays();
   bridge().wait(static_cast<int>(device));
+  raise_findings(kEveryRun);
 }
 
 } // namespace torch_pjrt

@@ -1,10 +1,10 @@
 // What the rest of PyTorch asks of an accelerator.
 #include "generator.h"
 #include "guard.h"
+#include "pinned.h"
 #include "storage.h"
 
 #include <ATen/detail/PrivateUse1HooksInterface.h>
-#include <c10/core/CPUAllocator.h>
 
 namespace torch_pjrt {
 namespace {
@@ -42,12 +42,11 @@ struct Hooks final : at::PrivateUse1HooksInterface {
   at::Generator getNewGenerator(c10::DeviceIndex device) const override {
     return make_generator(device);
   }
-  // Transfers go through PJRT, which stages them itself, so any host memory is as good as pinned.
   at::Allocator* getPinnedMemoryAllocator() const override {
-    return c10::GetCPUAllocator();
+    return pinned_allocator();
   }
-  bool isPinnedPtr(const void* /*data*/) const override {
-    return false;
+  bool isPinnedPtr(const void* data) const override {
+    return is_pinned(data);
   }
   at::Device getDeviceFromPtr(void* /*data*/) const override {
     TORCH_CHECK_NOT_IMPLEMENTED(false, "addresses of the ", device_name(), " device say nothing of its index");
@@ -62,6 +61,7 @@ struct Hooks final : at::PrivateUse1HooksInterface {
 void register_hooks() {
   static auto* hooks = new Hooks;
   at::RegisterPrivateUse1HooksInterface(hooks);
+  register_pinned_allocator();
 }
 
 } // namespace torch_pjrt

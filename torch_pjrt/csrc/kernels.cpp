@@ -9,6 +9,8 @@
 #include <ATen/native/Resize.h>
 #include <torch/library.h>
 
+#include <typeinfo>
+
 namespace torch_pjrt {
 namespace {
 
@@ -119,6 +121,34 @@ at::Tensor& set_(at::Tensor& self) {
   return set_storage_offset_(self, std::move(storage), 0, {0}, {});
 }
 
+// A tensor that was never written to reads as zeros and reserves nothing; the ZeroTensor key lets autograd's formulas
+// take their shortcuts, and refuses writes.
+at::Tensor efficient_zeros(
+    c10::IntArrayRef size,
+    std::optional<c10::ScalarType> dtype,
+    std::optional<c10::Layout> layout,
+    std::optional<c10::Device> device,
+    std::optional<bool> pin_memory) {
+  auto plain = empty_memory_format(size, dtype, layout, device, pin_memory, std::nullopt);
+  auto zeros = at::detail::make_tensor<c10::TensorImpl>(
+      c10::Storage(plain.storage()),
+      c10::DispatchKeySet({c10::DispatchKey::PrivateUse1, c10::DispatchKey::ZeroTensor}),
+      plain.dtype());
+  zeros.unsafeGetTensorImpl()->set_sizes_and_strides(plain.sizes(), plain.strides());
+  return zeros;
+}
+
+// PyTorch's own answer counts CPU and CUDA as one kind of tensor, and no other backend. It decides whether `x.data = y`
+// may move a tensor between devices and whether `Module.to` keeps its Parameter objects, which an optimizer made
+// before knows.
+bool can_take_over(const at::Tensor& self, const at::Tensor& from) {
+  auto dense = [](const at::Tensor& t) {
+    return t.layout() == c10::kStrided && (t.is_cpu() || t.device().type() == c10::kPrivateUse1) &&
+           typeid(*t.unsafeGetTensorImpl()) == typeid(c10::TensorImpl);
+  };
+  return (dense(self) && dense(from)) || self.unsafeGetTensorImpl()->has_compatible_shallow_copy_type(from.key_set());
+}
+
 at::Tensor
 as_strided(const at::Tensor& self, c10::IntArrayRef size, c10::IntArrayRef stride, std::optional<int64_t> offset) {
   return at::native::as_strided_tensorimpl(self, size, stride, offset);
@@ -153,6 +183,9 @@ TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
   m.impl("set_.source_Storage", set_storage_);
   m.impl("set_.source_Storage_storage_offset", set_storage_offset_);
   m.impl("set_.source_Tensor", at::native::set_tensor_);
+  m.impl("_efficientzerotensor", efficient_zeros);
+  m.impl("_has_compatible_shallow_copy_type", can_take_over);
+  m.impl("is_set_to", at::native::is_set_to);
   m.impl("as_strided", as_strided);
   m.impl("view", static_cast<at::Tensor (*)(const at::Tensor&, c10::IntArrayRef)>(at::native::view));
   m.impl(
@@ -161,6 +194,11 @@ TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
   m.impl("unfold", at::native::unfold);
   m.impl("view_as_real", at::native::view_as_real);
   m.impl("view_as_complex", at::native::view_as_complex);
+}
+
+// Asked before any tensor subclass is: their __torch_dispatch__ does not expect this question.
+TORCH_LIBRARY_IMPL(aten, AutogradPrivateUse1, m) {
+  m.impl("_has_compatible_shallow_copy_type", can_take_over);
 }
 
 } // namespace

@@ -2,6 +2,7 @@
 #include "compiled.h"
 #include "generator.h"
 #include "guard.h"
+#include "memory.h"
 #include "modes.h"
 #include "python.h"
 #include "recorder.h"
@@ -14,7 +15,8 @@
 namespace torch_pjrt {
 
 void register_hooks();
-PyObject* tensor_array(const at::Tensor& tensor);
+PyObject* tensor_array(const at::Tensor& tensor, bool to_export);
+at::Tensor tensor_of_array(const py::object& array, c10::ScalarType dtype, c10::DeviceIndex device);
 
 namespace {
 
@@ -33,15 +35,21 @@ void set_bridge(const py::dict& f) {
   b.fallback = f["fallback"];
   b.compile = f["compile"];
   b.run = f["run"];
+  b.verdict = f["verdict"];
   b.source = f["source"];
   b.upload = f["upload"];
   b.download = f["download"];
   b.transfer = f["transfer"];
   b.wait = f["wait"];
+  b.wait_for = f["wait_for"];
+  b.mark = f["mark"];
+  b.finished = f["finished"];
+  b.supported_dtypes = f["supported_dtypes"];
   b.host_sync = f["host_sync"];
   b.device_count = f["device_count"];
   b.no_device = f["no_device"];
   b.device_memory = f["device_memory"];
+  b.out_of_memory = f["out_of_memory"];
 }
 
 Bridge& bridge() {
@@ -92,5 +100,15 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
         THPGenerator_initDefaultGenerator(default_generator(static_cast<c10::DeviceIndex>(device))));
   });
   register_compiled(m);
-  m.def("array", [](const at::Tensor& t) { return py::reinterpret_steal<py::object>(tensor_array(t)); });
+  m.def("set_memory_limit", [](int device, int64_t nbytes) {
+    set_memory_limit(static_cast<c10::DeviceIndex>(device), nbytes);
+  });
+  m.def("note_out_of_memory", [](int device) { note_out_of_memory(static_cast<c10::DeviceIndex>(device)); });
+  m.def("note_peak", [](int device, int64_t more) { note_peak(static_cast<c10::DeviceIndex>(device), more); });
+  m.def("live_arrays", [](int device) { return live_arrays(static_cast<c10::DeviceIndex>(device)); });
+  m.def("array", [](const at::Tensor& t) { return py::reinterpret_steal<py::object>(tensor_array(t, false)); });
+  m.def("exported_array", [](const at::Tensor& t) { return py::reinterpret_steal<py::object>(tensor_array(t, true)); });
+  m.def("tensor_of_array", [](const py::object& array, at::ScalarType dtype, int device) {
+    return tensor_of_array(array, dtype, static_cast<c10::DeviceIndex>(device));
+  });
 }

@@ -141,7 +141,7 @@ bool refer_to_tensor(Trace& trace, const c10::TensorImpl& t, const Layout* layou
 
 void remove_obstacle() {
   if (ValuePtr failed = std::move(obstacle.failed))
-    throw_failure(*failed);
+    throw_failure(failed->failure);
   work_out_plan(obstacle.base, obstacle.view, obstacle.offset);
 }
 

@@ -18,16 +18,22 @@ struct Bridge {
   py::object plan; // (base, view) -> (structure, starts)
   py::object fallback; // (op, args) -> results
   py::object compile; // (trace description) -> executable
-  py::object run; // (executable, inputs, floats, ints, keys) -> arrays
+  py::object run; // (program, inputs, floats, ints, keys) -> (arrays, findings or None)
+  py::object verdict; // (program, findings, wait) -> (exception, its results), None (all well) or False (not known yet)
   py::object source; // () -> the user's line
   py::object upload; // (CPU tensor, device index) -> array
   py::object download; // (array) -> CPU tensor
   py::object transfer; // (array, device index) -> array
-  py::object wait; // (arrays or None, device index)
+  py::object wait; // (device index)
+  py::object wait_for; // (mark): blocks until what was dispatched before the mark has finished
+  py::object mark; // () -> int: how many programs were dispatched so far
+  py::object finished; // (mark) -> bool
+  py::object supported_dtypes; // () -> dtypes of tensors
   py::object host_sync; // (cause)
   py::object device_count; // () -> int
   py::object no_device; // () raises: why there is no device, and how to get one
   py::object device_memory; // (device index) -> (free, total)
+  py::object out_of_memory; // (device index, bytes, what for) raises
 };
 
 // The bridge, importing torch_pjrt.eager on first use. Needs the GIL.

@@ -36,12 +36,10 @@ void after_append(const Appended& appended) {
     remember_source(appended.prefix);
   if (!appended.cut)
     return;
-  auto device = appended.device;
-  flush(device);
-  if (settings().mode.load(std::memory_order_relaxed) == EagerMode::kStrict) {
-    py::gil_scoped_acquire gil;
-    bridge().wait(static_cast<int>(device));
-  }
+  if (settings().mode.load(std::memory_order_relaxed) == EagerMode::kStrict)
+    synchronize_device(appended.device);
+  else
+    flush(appended.device);
 }
 
 ValuePtr record_resize(const ValuePtr& value, size_t nbytes) {
@@ -55,7 +53,7 @@ ValuePtr record_resize(const ValuePtr& value, size_t nbytes) {
       " bytes: not a multiple of the element size ",
       size);
   if (value->failure)
-    throw_failure(*value);
+    throw_failure(value->failure);
   ValuePtr made;
   Appended appended;
   while (!made) {
@@ -167,29 +165,6 @@ void Recorder::describe(const c10::OperatorHandle& op) {
   info_->treatment = static_cast<Treatment>(said["treatment"].cast<int>());
 }
 
-void Recorder::operator()(const c10::OperatorHandle& op, c10::DispatchKeySet /*keys*/, Stack* stack) {
-  auto treatment = info_->treatment.load(std::memory_order_acquire);
-  if (treatment == Treatment::kUnknown) {
-    describe(op);
-    treatment = info_->treatment;
-  }
-  switch (treatment) {
-    case Treatment::kRecord:
-      record(op, stack);
-      return;
-    case Treatment::kComposite:
-      run_composite(op, stack);
-      return;
-    default: {
-      py::gil_scoped_acquire gil;
-      py::list args = python_args(op.schema(), *stack);
-      py::object result = treatment == Treatment::kPython ? py::reinterpret_borrow<py::object>(info_->function)(*args)
-                                                          : bridge().fallback(info_->name, args);
-      push_python_results(op.schema(), stack, result);
-    }
-  }
-}
-
 void Recorder::run_composite(const c10::OperatorHandle& op, Stack* stack) {
   op.callBoxedForDispatchKey(
       op.hasKernelForDispatchKey(c10::DispatchKey::CompositeExplicitAutograd)
@@ -250,7 +225,13 @@ bool append_call(
   n.first_key = static_cast<uint32_t>(trace.keys.size());
   trace.ints.insert(trace.ints.end(), call.ints.begin(), call.ints.end());
   size_t starts = trace.starts.size();
+  size_t inputs = trace.inputs.size();
   auto rewind = [&] {
+    // Another thread may run the trace before this call is tried again: an input that no node names would not show in
+    // its hash.
+    for (size_t i = inputs; i < trace.inputs.size(); ++i)
+      trace.inputs[i]->input_of = 0;
+    trace.inputs.resize(inputs);
     trace.operands.resize(n.first_operand);
     trace.ints.resize(n.first_int);
     trace.starts.resize(starts);
@@ -346,24 +327,72 @@ bool has_bits(const at::Tensor& t) {
   return t.defined() && (t.is_conj() || t.is_neg());
 }
 
-void resolve_arguments(const OpInfo& info, Stack* stack) {
+// A lazily conjugated or negated tensor that the call writes, and the plain copy that the call is given in its place.
+struct Lazy {
+  size_t arg;
+  at::Tensor tensor;
+  at::Tensor plain;
+};
+
+// Makes the arguments plain tensors. Few ops see lazy ones: those that PyTorch lets pass with the bits (neg_, addmm_).
+c10::SmallVector<Lazy, 1> resolve_arguments(const OpInfo& info, Stack* stack) {
+  c10::SmallVector<Lazy, 1> written;
   auto args = torch::jit::last(*stack, info.args.size());
   size_t first = stack->size() - info.args.size();
   for (size_t i = 0; i < info.args.size(); ++i) {
     if (!args[i].isTensor() || !has_bits(args[i].toTensor()))
       continue;
-    TORCH_CHECK(
-        !info.args[i].written,
-        info.name,
-        ": writing to a lazily conjugated or negated view is not supported; call resolve_conj() / resolve_neg() first");
-    (*stack)[first + i] = resolve_bits(args[i].toTensor());
+    auto plain = resolve_bits(args[i].toTensor());
+    if (info.args[i].written)
+      written.push_back({i, args[i].toTensor(), plain});
+    (*stack)[first + i] = std::move(plain);
+  }
+  return written;
+}
+
+// Copies what the call wrote to where it belongs, and returns the tensors that the caller gave.
+void write_back(const OpInfo& info, const c10::SmallVector<Lazy, 1>& written, Stack* stack) {
+  size_t first = stack->size() - info.returns_arg.size();
+  for (const auto& w : written) {
+    if (w.tensor.sizes() != w.plain.sizes())
+      w.tensor.resize_(w.plain.sizes());
+    w.tensor.copy_(w.plain);
+    for (size_t i = 0; i < info.returns_arg.size(); ++i)
+      if (info.returns_arg[i] == static_cast<int>(w.arg))
+        (*stack)[first + i] = w.tensor;
   }
 }
 
 } // namespace
 
+void Recorder::operator()(const c10::OperatorHandle& op, c10::DispatchKeySet /*keys*/, Stack* stack) {
+  auto treatment = info_->treatment.load(std::memory_order_acquire);
+  if (treatment == Treatment::kUnknown) {
+    describe(op);
+    treatment = info_->treatment;
+  }
+  switch (treatment) {
+    case Treatment::kRecord: {
+      auto written = resolve_arguments(*info_, stack);
+      record(op, stack);
+      if (!written.empty())
+        write_back(*info_, written, stack);
+      return;
+    }
+    case Treatment::kComposite:
+      run_composite(op, stack);
+      return;
+    default: {
+      py::gil_scoped_acquire gil;
+      py::list args = python_args(op.schema(), *stack);
+      py::object result = treatment == Treatment::kPython ? py::reinterpret_borrow<py::object>(info_->function)(*args)
+                                                          : bridge().fallback(info_->name, args);
+      push_python_results(op.schema(), stack, result);
+    }
+  }
+}
+
 void Recorder::record(const c10::OperatorHandle& op, Stack* stack) {
-  resolve_arguments(*info_, stack);
   Call call = read_call(*info_, *stack);
   if (call.needs_python || call.device < 0) {
     py::gil_scoped_acquire gil;

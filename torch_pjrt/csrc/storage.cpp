@@ -1,5 +1,7 @@
 #include "storage.h"
 
+#include "memory.h"
+#include "python.h"
 #include "recorder.h"
 #include "state.h"
 
@@ -44,7 +46,11 @@ struct Allocator final : c10::DeviceAllocator {
   bool initialized() override {
     return true;
   }
-  void emptyCache(c10::MempoolId_t /*pool*/) override {} // nothing is cached here: PJRT owns the memory
+  // PJRT owns the memory and nothing is cached here, but arrays that died without the GIL may wait to be given back.
+  void emptyCache(c10::MempoolId_t /*pool*/) override {
+    py::gil_scoped_acquire gil;
+    drain_released_arrays();
+  }
   void recordStream(const c10::DataPtr& /*ptr*/, c10::Stream /*stream*/) override {} // one stream in program order
   c10::CachingDeviceAllocator::DeviceStats getDeviceStats(c10::DeviceIndex device) override {
     auto f = memory_figures(device);
@@ -58,7 +64,8 @@ struct Allocator final : c10::DeviceAllocator {
     for (auto* s : {&stats.allocated_bytes, &stats.reserved_bytes, &stats.active_bytes, &stats.requested_bytes})
       set((*s)[0], f.current, f.peak, f.allocated, f.freed);
     for (auto* s : {&stats.allocation, &stats.active})
-      set((*s)[0], f.arrays, f.peak_arrays, f.arrays_made, f.arrays_made - f.arrays);
+      set((*s)[0], f.arrays, f.peak_arrays, f.arrays_made, f.arrays_freed);
+    stats.num_ooms = f.ooms;
     return stats;
   }
   void resetAccumulatedStats(c10::DeviceIndex device) override {

@@ -1,5 +1,7 @@
 #include "trace.h"
 
+#include "findings.h"
+#include "memory.h"
 #include "modes.h"
 #include "python.h"
 #include "recorder.h"
@@ -128,12 +130,6 @@ py::object describe_operand(const Trace& t, const Operand& o) {
       dtype_and_sizes(o.view));
 }
 
-py::object source_of(uint64_t prefix) {
-  StateLock lock;
-  auto it = sources().find(prefix);
-  return it == sources().end() ? py::none() : py::reinterpret_borrow<py::object>(it->second);
-}
-
 // The whole trace as Python objects, for compiling and for error messages. Called with the GIL; the trace is no
 // longer being recorded, so nothing else touches it.
 py::dict describe_trace(const Trace& t, const std::vector<uint32_t>& live, const std::vector<uint32_t>& donatable) {
@@ -156,7 +152,7 @@ py::dict describe_trace(const Trace& t, const std::vector<uint32_t>& live, const
             outs,
             py::make_tuple(n.first_float, n.first_int, n.first_key),
             n.structure == nullptr ? py::none() : py::reinterpret_borrow<py::object>(n.structure->object),
-            source_of(n.prefix)));
+            source_line(n.prefix)));
   }
   py::list inputs;
   for (const auto& v : t.inputs)
@@ -212,6 +208,14 @@ bool resume(std::unique_ptr<Trace>& trace) {
   return true;
 }
 
+// Whether the program that failed has left the trace's inputs as they were: none was donated after all.
+bool has_inputs(const Trace& t) {
+  for (const auto& v : t.inputs)
+    if (py::handle(v->array).attr("is_deleted")().cast<bool>())
+      return false;
+  return true;
+}
+
 [[noreturn]] void throw_exception(PyObject* e) {
   PyErr_SetObject(reinterpret_cast<PyObject*>(Py_TYPE(e)), e);
   python_error error;
@@ -223,13 +227,15 @@ bool resume(std::unique_ptr<Trace>& trace) {
 void run_trace(std::unique_ptr<Trace> trace, bool may_split) {
   py::gil_scoped_acquire gil;
   drain_released_arrays();
+  look_at_findings(0);
   Trace& t = *trace;
   std::vector<uint32_t> live;
   std::vector<uint32_t> donatable;
   std::vector<ValuePtr> results;
   Hash128 key = t.hash;
   // The precision of float32 dots is global state that lowerings read.
-  key.add(static_cast<uint64_t>(at::globalContext().float32MatmulPrecision()));
+  key.add(
+      static_cast<uint64_t>(at::globalContext().float32Precision(at::Float32Backend::MKLDNN, at::Float32Op::MATMUL)));
   {
     StateLock lock;
     for (uint32_t i = 0; i < t.outs.size(); ++i) {
@@ -243,17 +249,18 @@ void run_trace(std::unique_ptr<Trace> trace, bool may_split) {
       if (v)
         v->trace = 0; // no longer pending in a trace that can be recorded into
   }
-  if (live.empty())
+  if (live.empty() && !t.checks)
     return;
   for (uint32_t i = 0; i < t.inputs.size(); ++i) {
     const PyObject* array = t.inputs[i]->array;
-    if (t.inputs[i].use_count() == 1 && array != nullptr && Py_REFCNT(array) == 1) {
+    if (t.inputs[i].use_count() == 1 && array != nullptr && Py_REFCNT(array) == 1 && !t.inputs[i]->exported) {
       donatable.push_back(i);
       key.add(uint64_t{i} << 32 | 1);
     }
   }
   auto executable = py::reinterpret_borrow<py::object>(executables().find(key));
-  if (!executable && may_split) {
+  MemoryRequest memory(t.device, results, t.inputs, donatable, [&t](const Value& v) { return t.nodes[v.node].prefix; });
+  if (!executable && may_split && memory.fits()) {
     std::vector<size_t> cuts = where_to_split(t);
     if (!cuts.empty()) {
       results.clear();
@@ -263,10 +270,12 @@ void run_trace(std::unique_ptr<Trace> trace, bool may_split) {
   }
   bool dispatched = false;
   try {
+    if (may_split)
+      memory.require();
     py::list inputs;
     for (const auto& v : t.inputs) {
       if (v->failure)
-        throw_failure(*v);
+        throw_failure(v->failure);
       TORCH_INTERNAL_ASSERT(v->array != nullptr, "an input of a trace was never made");
       inputs.append(py::reinterpret_borrow<py::object>(v->array));
     }
@@ -279,11 +288,14 @@ void run_trace(std::unique_ptr<Trace> trace, bool may_split) {
     dispatched = true;
     py::object made = bridge().run(executable, inputs, as_numpy(t.floats), as_numpy(t.ints), as_numpy(t.keys));
     ++counters().traces_run;
-    py::list arrays = made;
+    auto [arrays, findings] = made.cast<std::pair<py::list, py::object>>();
     TORCH_INTERNAL_ASSERT(arrays.size() == results.size(), "an executable returned the wrong number of arrays");
+    uint64_t run = note_run(t.inputs, results, executable, findings);
     StateLock lock;
-    for (size_t i = 0; i < results.size(); ++i)
-      results[i]->materialize(py::object(arrays[i]).release().ptr());
+    for (size_t i = 0; i < results.size(); ++i) {
+      results[i]->run = run;
+      results[i]->materialize(py::object(arrays[i]).release().ptr(), t.nodes[results[i]->node].prefix);
+    }
   } catch (...) {
     PyObject* exception = nullptr;
     try {
@@ -304,8 +316,10 @@ void run_trace(std::unique_ptr<Trace> trace, bool may_split) {
       exception = py::module_::import("builtins").attr("RuntimeError")(e.what()).release().ptr();
     }
     auto failure = std::make_shared<Failure>(exception);
-    // Ctrl-C while compiling: nothing has run, so the trace can simply wait to be run again.
-    if (!dispatched && may_split && PyErr_GivenExceptionMatches(exception, PyExc_KeyboardInterrupt) && resume(trace))
+    // Ctrl-C while compiling, or out of memory: nothing has run, so the trace can simply wait to be run again.
+    bool interrupted = !dispatched && PyErr_GivenExceptionMatches(exception, PyExc_KeyboardInterrupt) != 0;
+    bool no_memory = is_out_of_memory(exception) && (!dispatched || has_inputs(t));
+    if (may_split && (interrupted || no_memory) && resume(trace))
       throw_exception(exception);
     {
       StateLock lock;
@@ -374,6 +388,7 @@ void Trace::append(TraceNode n) {
   n.prefix = hash.a;
   nodes.push_back(n);
   uint32_t border = borders.empty() ? 0 : borders.back();
+  checks |= n.kind == TraceNode::Kind::kOp && n.out_count == 0;
   if (nodes.size() > 1) {
     while (border > 0 && nodes[border].signature != n.signature)
       border = borders[border - 1];
@@ -430,17 +445,34 @@ PyObject* array_of(const ValuePtr& value, const char* cause) {
   }
   if (!ready)
     flush(value->device);
+  if (cause != nullptr && !value->failure)
+    raise_findings(value->run);
   if (value->failure)
-    throw_failure(*value);
+    throw_failure(value->failure);
   TORCH_INTERNAL_ASSERT(value->array != nullptr, "a value was neither made nor failed by its flush");
   if (cause != nullptr)
     bridge().host_sync(cause);
   return value->array;
 }
 
-void throw_failure(const Value& value) {
+void throw_failure(const std::shared_ptr<Failure>& failure) {
   py::gil_scoped_acquire gil;
-  throw_exception(value.failure->exception);
+  reported(failure);
+  throw_exception(failure->exception);
+}
+
+uint64_t source_here() {
+  PyObject* line = bridge().source().release().ptr(); // immortal, as in remember_source
+  auto key = reinterpret_cast<uint64_t>(line);
+  StateLock lock;
+  sources()[key] = line;
+  return key;
+}
+
+py::object source_line(uint64_t key) {
+  StateLock lock;
+  auto it = sources().find(key);
+  return it == sources().end() ? py::object(py::none()) : py::reinterpret_borrow<py::object>(it->second);
 }
 
 bool knows_source(uint64_t prefix) {

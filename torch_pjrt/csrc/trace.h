@@ -2,6 +2,7 @@
 #pragma once
 
 #include "hash.h"
+#include "python.h"
 #include "value.h"
 
 #include <Python.h>
@@ -71,6 +72,8 @@ struct Trace {
   // Knuth-Morris-Pratt failure function over the nodes: borders[i] is the length of the longest proper prefix of the
   // first i + 1 nodes that is also their suffix.
   std::vector<uint32_t> borders;
+  // Some node makes nothing: it is there for what it checks, so the trace runs even if nobody holds a result.
+  bool checks = false;
 
   // Refers to a value from a node, registering it as an input of the trace if it isn't made here.
   Operand refer(const ValuePtr& value);
@@ -96,12 +99,16 @@ void flush_all();
 // A borrowed reference, valid while `value` is. Needs the GIL. Throws the original error of a failed flush.
 PyObject* array_of(const ValuePtr& value, const char* cause);
 
-// Raises the exception of the flush that failed to make the value.
-[[noreturn]] void throw_failure(const Value& value);
+// Raises the exception that a value failed with.
+[[noreturn]] void throw_failure(const std::shared_ptr<Failure>& failure);
 
 // Lines of the user's program, by trace prefix.
 bool knows_source(uint64_t prefix);
 void remember_source(uint64_t prefix);
 void copy_source(uint64_t from, uint64_t to);
+// The key of the line that runs now. Needs the GIL.
+uint64_t source_here();
+// The line with this key, or None. Needs the GIL, and not the state lock.
+py::object source_line(uint64_t key);
 
 } // namespace torch_pjrt

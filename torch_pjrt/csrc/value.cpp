@@ -1,8 +1,8 @@
 #include "value.h"
 
+#include "memory.h"
 #include "state.h"
 
-#include <array>
 #include <atomic>
 #include <vector>
 
@@ -24,16 +24,6 @@ struct Graveyard {
 Graveyard& graveyard() {
   static Graveyard* g = new Graveyard;
   return *g;
-}
-
-constexpr size_t kMaxDevices = 128;
-std::array<MemoryFigures, kMaxDevices>& figures() {
-  static auto* f = new std::array<MemoryFigures, kMaxDevices>{};
-  return *f;
-}
-std::mutex& figures_mutex() {
-  static std::mutex* m = new std::mutex;
-  return *m;
 }
 
 // Py_DECREF here and now if that is safe, else later. Deallocating a jax.Array lets go of the GIL, so it must not
@@ -91,46 +81,14 @@ Failure::~Failure() {
 Value::~Value() {
   if (array == nullptr)
     return;
-  {
-    std::lock_guard<std::mutex> guard(figures_mutex());
-    auto& f = figures()[static_cast<size_t>(device)];
-    auto n = static_cast<int64_t>(layout->nbytes());
-    f.current -= n;
-    f.freed += n;
-    f.arrays -= 1;
-  }
+  account_freed(*this);
   release(array);
 }
 
-void Value::materialize(PyObject* jax_array) {
+void Value::materialize(PyObject* jax_array, uint64_t source_key) {
   array = jax_array;
-  std::lock_guard<std::mutex> guard(figures_mutex());
-  auto& f = figures()[static_cast<size_t>(device)];
-  auto n = static_cast<int64_t>(layout->nbytes());
-  f.current += n;
-  f.allocated += n;
-  f.arrays += 1;
-  f.arrays_made += 1;
-  f.peak = std::max(f.peak, f.current);
-  f.peak_arrays = std::max(f.peak_arrays, f.arrays);
-}
-
-MemoryFigures memory_figures(c10::DeviceIndex device) {
-  std::lock_guard<std::mutex> guard(figures_mutex());
-  return figures().at(static_cast<size_t>(device));
-}
-
-void reset_peak_memory(c10::DeviceIndex device) {
-  std::lock_guard<std::mutex> guard(figures_mutex());
-  auto& f = figures().at(static_cast<size_t>(device));
-  f.peak = f.current;
-  f.peak_arrays = f.arrays;
-}
-
-void reset_accumulated_memory(c10::DeviceIndex device) {
-  std::lock_guard<std::mutex> guard(figures_mutex());
-  auto& f = figures().at(static_cast<size_t>(device));
-  f.allocated = f.freed = f.arrays_made = 0;
+  source = source_key;
+  account_made(*this);
 }
 
 } // namespace torch_pjrt

@@ -34,11 +34,17 @@ struct Value final : c10::intrusive_ptr_target {
   // Its number among the trace's inputs, if `input_of` is the id of the trace being recorded.
   uint64_t input_of = 0;
   uint32_t input = 0;
+  uint64_t run = 0; // number of the run that made it (findings.h)
   PyObject* array = nullptr; // owned jax.Array once materialized
+  bool exported = false; // somebody outside reads its memory: it must not be donated
   std::shared_ptr<Failure> failure;
+  // Key of the user's line that made it (see trace.h), and its neighbours among the device's arrays (memory.h).
+  uint64_t source = 0;
+  Value* previous = nullptr;
+  Value* next = nullptr;
 
   // Binds the array (takes the reference) and accounts for its memory. Needs the state lock.
-  void materialize(PyObject* jax_array);
+  void materialize(PyObject* jax_array, uint64_t source_key);
 };
 using ValuePtr = c10::intrusive_ptr<Value>;
 
@@ -52,19 +58,5 @@ struct Cell {
 
 // Drops arrays whose last owner died without the GIL. Call with the GIL and without the state lock.
 void drain_released_arrays();
-
-// Bytes of the materialized arrays on one device.
-struct MemoryFigures {
-  int64_t current = 0;
-  int64_t peak = 0;
-  int64_t allocated = 0; // cumulative
-  int64_t freed = 0; // cumulative
-  int64_t arrays = 0;
-  int64_t peak_arrays = 0;
-  int64_t arrays_made = 0;
-};
-MemoryFigures memory_figures(c10::DeviceIndex device);
-void reset_peak_memory(c10::DeviceIndex device);
-void reset_accumulated_memory(c10::DeviceIndex device);
 
 } // namespace torch_pjrt

@@ -25,26 +25,49 @@ PUBLIC_API: dict[str, str] = {
     "get_device_capability": "properties",
     "get_amp_supported_dtype": "properties",
     "is_bf16_supported": "properties",
+    "can_device_access_peer": "properties",
+    "ipc_collect": "devices",
+    # streams and events
+    "Stream": "streams",
+    "Event": "streams",
+    "StreamContext": "streams",
+    "stream": "streams",
+    "current_stream": "streams",
+    "default_stream": "streams",
+    "set_stream": "streams",
     # random numbers
-    "manual_seed": "rng",
-    "manual_seed_all": "rng",
-    "seed": "rng",
-    "seed_all": "rng",
-    "initial_seed": "rng",
-    "get_rng_state": "rng",
-    "set_rng_state": "rng",
-    "get_rng_state_all": "rng",
-    "set_rng_state_all": "rng",
-    "default_generators": "rng",
+    "random": "random",
+    "manual_seed": "random",
+    "manual_seed_all": "random",
+    "seed": "random",
+    "seed_all": "random",
+    "initial_seed": "random",
+    "get_rng_state": "random",
+    "set_rng_state": "random",
+    "get_rng_state_all": "random",
+    "set_rng_state_all": "random",
+    "default_generators": "random",
     # memory
+    "memory": "memory",
     "memory_allocated": "memory",
     "max_memory_allocated": "memory",
     "memory_reserved": "memory",
     "max_memory_reserved": "memory",
     "reset_peak_memory_stats": "memory",
+    "reset_accumulated_memory_stats": "memory",
     "memory_stats": "memory",
+    "memory_stats_as_nested_dict": "memory",
+    "memory_summary": "memory",
+    "memory_snapshot": "memory",
     "mem_get_info": "memory",
+    "get_per_process_memory_fraction": "memory",
+    "set_per_process_memory_fraction": "memory",
     "empty_cache": "memory",
+    # arrays of other libraries
+    "to_jax": "interchange",
+    "from_jax": "interchange",
+    # precision
+    "matmul_precision": "precision",
     # eager execution
     "eager_mode": "modes",
     "set_eager_mode": "modes",
@@ -64,8 +87,8 @@ _initialized = True
 def __getattr__(name: str) -> Any:
     if name.startswith("_") or name not in PUBLIC_API:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    module = importlib.import_module(f".{PUBLIC_API[name]}", __name__)
-    value = module if name == PUBLIC_API[name] else getattr(module, name)
+    room = importlib.import_module(f".{PUBLIC_API[name]}", __name__)
+    value = room if name == PUBLIC_API[name] else getattr(room, name)
     globals()[name] = value
     return value
 

@@ -93,6 +93,14 @@ def synchronize(device: Any = None) -> None:
     _C.synchronize(index_of(device))
 
 
+def ipc_collect() -> None:
+    """There is nothing to collect: raises NotImplementedError, since PJRT shares no device memory between processes."""
+    raise NotImplementedError(
+        "PJRT shares no device memory between processes, so there is none to collect. Send CPU tensors "
+        "(tensor.cpu()) to other processes, or let each process make its own"
+    )
+
+
 def in_bad_fork() -> bool:
     """Whether this is a forked child of a process that had started the client: PJRT does not survive a fork."""
     client = _client()

@@ -50,6 +50,16 @@ def get_device_capability(device: Any = None) -> dict[str, Any]:
     return {"supported_dtypes": set(SUPPORTED)}
 
 
+def can_device_access_peer(device: Any, peer_device: Any) -> bool:
+    """Whether tensors can be copied from one device to the other without the host: between any two different ones."""
+    from ..runtime.client import device as pjrt_device
+
+    index, peer = index_of(device), index_of(peer_device)
+    for i in (index, peer):
+        pjrt_device(i)
+    return index != peer
+
+
 def get_amp_supported_dtype() -> list[torch.dtype]:
     """The dtypes that torch.autocast may compute in."""
     return [torch.bfloat16, torch.float16]

@@ -9,6 +9,7 @@ from typing import Any
 from torch._C._dynamo.eval_frame import set_eval_frame
 
 from .. import _C
+from ..runtime import in_flight
 from ..runtime.metrics import METRICS
 
 # c10::Treatment in recorder.h.
@@ -25,16 +26,17 @@ def describe(name: str, composite: bool) -> dict[str, Any]:
     from ..lowering import find
     from ..lowering.registry import get
     from .checks import refusals
-    from .host_ops import HOST_OPS, INDEX_OPS
+    from .host_ops import INDEX_OPS, host_op_of
     from .infer import op_named
 
     said: dict[str, Any] = {
         "static": [], "run_time": [], "write_only": [], "random": False, "function": None, "indexes": False,
         "refusals": 0,
     }  # fmt: skip
-    if name in HOST_OPS:
-        return said | {"treatment": _PYTHON, "function": HOST_OPS[name]}
     op = op_named(name)
+    host_op = host_op_of(op)
+    if host_op is not None:
+        return said | {"treatment": _PYTHON, "function": host_op}
     lowering = find(op)
     if lowering is None or (composite and not _worth_recording(op, get)):
         return said | {"treatment": _COMPOSITE if composite else _FALLBACK}
@@ -92,23 +94,46 @@ def compile_trace(description: dict[str, Any]) -> Any:
     from .trace import compile_trace as compiled
 
     check_not_forked()
-    return compiled(description)
+    try:
+        return compiled(description)
+    except Exception as error:
+        _raise_exhausted(description["device"], error, "compiling a program")
+        raise
 
 
-def run(executable: Any, inputs: list[Any], floats: Any, ints: Any, keys: Any) -> list[Any]:
-    """Run a compiled trace; an error of the runtime names the ops it came from."""
+def run(program: Any, inputs: list[Any], floats: Any, ints: Any, keys: Any) -> tuple[list[Any], Any]:
+    """Run a compiled trace; an error of the runtime names the ops it came from. See eager.trace.Program."""
     from ..runtime.client import check_not_forked
 
     check_not_forked()
+    _C.note_peak(program.executable.index, program.executable.working_memory)
     try:
-        results: list[Any] = executable(inputs, floats, ints, keys)
+        results: tuple[list[Any], Any] = program(inputs, floats, ints, keys)
         return results
     except Exception as error:
+        memory = program.executable.working_memory
+        needs = f"running a program that needs {memory} bytes, with the ops\n  {program.summary}\n"
+        _raise_exhausted(program.executable.index, error, needs)
         from .trace import TraceError
 
         raise TraceError(
-            f"running a trace failed: {type(error).__name__}: {error}\nops of the trace:\n  {executable.summary}"
+            f"running a trace failed: {type(error).__name__}: {error}\nops of the trace:\n  {program.summary}"
         ) from error
+
+
+def verdict(program: Any, findings: Any, wait: bool) -> Any:
+    """See eager.verdict."""
+    from .verdict import verdict as judged
+
+    return judged(program, findings, wait)
+
+
+def _raise_exhausted(index: int, failure: Exception, what: str) -> None:
+    from ..runtime.memory import exhausted
+
+    error = exhausted(index, failure, what)
+    if error is not None:
+        raise error from failure
 
 
 def source() -> str:
@@ -122,7 +147,11 @@ def upload(tensor: Any, index: int) -> Any:
     """See runtime.transfer."""
     from ..runtime import transfer
 
-    return transfer.upload(tensor, index)
+    try:
+        return transfer.upload(tensor, index)
+    except Exception as error:
+        _raise_exhausted(index, error, f"sending {tensor.nbytes} bytes to the device")
+        raise
 
 
 def download(array: Any) -> Any:
@@ -136,18 +165,32 @@ def transfer(array: Any, index: int) -> Any:
     """See runtime.transfer."""
     from ..runtime import transfer as runtime_transfer
 
-    return runtime_transfer.transfer(array, index)
+    try:
+        return runtime_transfer.transfer(array, index)
+    except Exception as error:
+        _raise_exhausted(index, error, f"sending {array.nbytes} bytes to another device")
+        raise
 
 
 def wait(index: int) -> None:
     """Block until the device has done all that was dispatched to it."""
-    from ..runtime.client import check_not_forked, started
+    wait_for(in_flight.mark())
 
-    check_not_forked()
-    if started():
-        from ..runtime.client import wait as wait_for
 
-        wait_for()
+def wait_for(mark: int) -> None:
+    """Block until everything dispatched before `mark` was taken has finished."""
+    if mark:
+        from ..runtime.client import check_not_forked
+
+        check_not_forked()
+        in_flight.wait(mark)
+
+
+def supported_dtypes() -> list[Any]:
+    """The dtypes that tensors on the device can have."""
+    from ..lowering.dtypes import SUPPORTED
+
+    return list(SUPPORTED)
 
 
 def host_sync(cause: str) -> None:
@@ -184,6 +227,13 @@ def device_memory(index: int) -> tuple[int, int]:
     return memory_info(index)
 
 
+def out_of_memory(index: int, nbytes: int, largest: Any) -> None:
+    """See runtime.memory."""
+    from ..runtime import memory
+
+    memory.out_of_memory(index, nbytes, largest)
+
+
 def _apart_from_dynamo(function: Callable[..., Any]) -> Callable[..., Any]:
     """The function, hidden from Dynamo.
 
@@ -209,14 +259,20 @@ _BRIDGE: dict[str, Callable[..., Any]] = {
     "fallback": fallback,
     "compile": compile_trace,
     "run": run,
+    "verdict": verdict,
     "source": source,
     "upload": upload,
     "download": download,
     "transfer": transfer,
     "wait": wait,
+    "wait_for": wait_for,
+    "mark": in_flight.mark,
+    "finished": in_flight.finished,
+    "supported_dtypes": supported_dtypes,
     "host_sync": host_sync,
     "device_count": device_count,
     "no_device": no_device,
     "device_memory": device_memory,
+    "out_of_memory": out_of_memory,
 }
 _C.set_bridge({name: _apart_from_dynamo(function) for name, function in _BRIDGE.items()})

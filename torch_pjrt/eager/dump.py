@@ -15,6 +15,11 @@ if TYPE_CHECKING:
 _NUMBER = itertools.count()
 
 
+def wanted() -> bool:
+    """Whether `TORCH_PJRT_DUMP` is set."""
+    return bool(os.environ.get("TORCH_PJRT_DUMP"))
+
+
 def write(trace: Trace, lowered: jax.stages.Lowered) -> None:
     """Write `trace_<pid>_<n>.txt` (ops with the user's lines) and `.mlir` (StableHLO) if a directory is set."""
     directory = os.environ.get("TORCH_PJRT_DUMP")

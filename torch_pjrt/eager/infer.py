@@ -10,11 +10,14 @@ from typing import Any
 import torch
 from torch._ops import OpOverload
 from torch.utils._python_dispatch import _disable_current_modes
-from torch.utils._pytree import tree_flatten, tree_unflatten
+from torch.utils._pytree import tree_flatten, tree_map, tree_unflatten
 
 from ..lowering import Spec
 from ..lowering.apply import functional_twin, written
+from ..lowering.dtypes import to_numpy
 from .checks import check
+from .cpu_probe import Dtypes, result_dtypes
+from .formats import in_format
 
 _SCALAR_TYPES: dict[int, torch.dtype] = {
     0: torch.uint8, 1: torch.int8, 2: torch.int16, 3: torch.int32, 4: torch.int64, 5: torch.float16,
@@ -25,6 +28,9 @@ _SCALAR_TYPES: dict[int, torch.dtype] = {
 }  # fmt: skip
 _SCALAR_NUMBERS = {dtype: number for number, dtype in _SCALAR_TYPES.items()}
 _MEMORY_FORMATS = [torch.contiguous_format, torch.preserve_format, torch.channels_last, torch.channels_last_3d]
+
+# PyTorch's meta kernel promises a tensor where its CPU kernel gives none.
+_WRONG_META = frozenset({"aten::_native_multi_head_attention"})
 
 # (dtype number, sizes, strides): how a layout crosses into C++.
 LayoutTuple = tuple[int, tuple[int, ...], tuple[int, ...]]
@@ -116,13 +122,28 @@ def infer(
     args = _converted(op, args)
     with torch.no_grad(), _disable_current_modes():
         metas = [_on_meta(a) for a in args]
-        check(op, dict(zip((a.name for a in op._schema.arguments), metas, strict=True)))
+        given = dict(zip((a.name for a in op._schema.arguments), metas, strict=True))
+        dtypes = result_dtypes(op, given)
+        check(op, given)
         try:
-            results = _run(op, metas)
-        except NotImplementedError:
-            results = _shapes_of_lowering(op, metas)
+            results = _shapes_of_lowering(op, metas) if op.name() in _WRONG_META else _run(op, metas)
+        except Exception as error:
+            if isinstance(error, NotImplementedError) and not _refuses_dtype(error):
+                results = _shapes_of_lowering(op, metas)
+            elif isinstance(error, TypeError) and "cond must be a bool" in str(error):
+                # A batch of none: upsample_nearest's meta kernel hands torch._check a product of sizes for a condition.
+                results = _shapes_of_lowering(op, metas)
+            elif isinstance(error, AssertionError):  # PyTorch's references say so where its kernels raise RuntimeError
+                raise RuntimeError(str(error)) from None
+            elif dtypes is not None:  # PyTorch takes these dtypes, whatever its meta kernel says
+                results = _run_in_other_dtypes(op, metas, error)
+            else:
+                raise
+        results = _in_dtypes(results, dtypes)
     by_name = dict(zip((a.name for a in op._schema.arguments), metas, strict=True))
+    results = in_format(name, by_name, results)
     changed = [t for n in written(op) for t in _tensors(by_name[n])]
+    _check_shapes_kept(op, args, by_name)
     changed = _restrided(op, args, by_name, changed)
     fresh: list[Any] = []
     returned = [results] if len(op._schema.returns) == 1 else list(results or ())
@@ -133,8 +154,23 @@ def infer(
     specs: list[Spec | None] = [Spec(tuple(t.shape), t.dtype) for t in changed]
     for item in fresh:
         specs += [_spec(s) for s in (item if isinstance(item, list) else [item])]
+    for spec in specs:
+        if spec is not None:
+            to_numpy(spec.dtype)  # TypeError, here and not when the trace is compiled
     call = Call(op, tuple(_converted(op, list(template))), tuple(specs))
     return call, [_layout(t) for t in changed], fresh  # type: ignore[misc]
+
+
+def _check_shapes_kept(op: OpOverload, args: list[Any], by_name: dict[str, Any]) -> None:
+    """Meta kernels resize what an in-place op writes to if it has no elements; the CPU's refuse to broadcast it."""
+    for a, given in zip(op._schema.arguments, args, strict=True):
+        if a.alias_info is None or not a.alias_info.is_write or a.is_out:
+            continue
+        for before, after in zip(_tensors(given), _tensors(by_name[a.name]), strict=True):
+            if before.shape != after.shape:
+                raise RuntimeError(
+                    f"output with shape {list(before.shape)} doesn't match the broadcast shape {list(after.shape)}"
+                )
 
 
 def _restrided(
@@ -153,10 +189,13 @@ def _restrided(
         return changed
     taken = [a for a in twin._schema.arguments if a.name in by_name]
     with torch.no_grad(), _disable_current_modes():
-        results = twin(
-            *(by_name[a.name] for a in taken if not a.kwarg_only),
-            **{a.name: by_name[a.name] for a in taken if a.kwarg_only},
-        )
+        try:
+            results = twin(
+                *(by_name[a.name] for a in taken if not a.kwarg_only),
+                **{a.name: by_name[a.name] for a in taken if a.kwarg_only},
+            )
+        except NotImplementedError:  # no meta kernel; its results are contiguous
+            return changed
     found = [results] if len(changed) == 1 else list(results)
     if any(not isinstance(f, torch.Tensor) or f.shape != t.shape for f, t in zip(found, changed, strict=True)):
         return changed
@@ -178,16 +217,67 @@ def _run(op: OpOverload, metas: list[Any]) -> Any:
     return op(*args, **kwargs)
 
 
+def _refuses_dtype(error: NotImplementedError) -> bool:
+    return "not implemented for" in str(error) or "not supported for" in str(error)
+
+
+# Shapes do not depend on dtypes: what to call a tensor where a meta kernel refuses what CPU PyTorch takes.
+_OTHER_DTYPES: tuple[dict[torch.dtype, torch.dtype], ...] = (
+    {torch.uint8: torch.int64},
+    {torch.uint8: torch.bool},
+    {torch.bool: torch.uint8},
+    {torch.bool: torch.float32},
+    {torch.complex64: torch.float32, torch.complex128: torch.float64},
+)
+
+
+def _run_in_other_dtypes(op: OpOverload, metas: list[Any], error: Exception) -> Any:
+    """The op's meta results in shape, with tensors of dtypes that its meta kernel takes; else raises `error`."""
+    for names in _OTHER_DTYPES:
+
+        def renamed(x: Any, names: dict[torch.dtype, torch.dtype] = names) -> Any:
+            return x.to(names[x.dtype]) if isinstance(x, torch.Tensor) and x.dtype in names else x
+
+        try:
+            return _run(op, tree_map(renamed, metas))
+        except Exception:
+            continue  # the first refusal is the one to report
+    raise error
+
+
+def _in_dtypes(results: Any, dtypes: Dtypes | None) -> Any:
+    """Meta results in the dtypes that CPU PyTorch returns; some meta kernels promote what the CPU's do not."""
+    if dtypes is None:
+        return results
+    leaves, tree = tree_flatten(results)
+    if len(leaves) != len(dtypes):
+        return results
+    return tree_unflatten(
+        [
+            t.to(d) if isinstance(t, torch.Tensor) and d is not None and t.dtype != d else t
+            for t, d in zip(leaves, dtypes, strict=True)
+        ],
+        tree,
+    )
+
+
 def _shapes_of_lowering(op: OpOverload, metas: list[Any]) -> Any:
     """Meta results of an op that PyTorch has no meta kernel for, from the shapes that its lowering makes."""
     import jax
 
     from ..lowering import find
-    from ..lowering.dtypes import to_numpy, to_torch
+    from ..lowering.dtypes import to_torch
 
     lowering = find(op)
     if lowering is not None and not op._schema.returns:
         return None  # it only writes (`_fused_sgd_`), which changes no shape
+    twin = functional_twin(op)
+    if (
+        lowering is not None
+        and twin is not None
+        and all(a.is_out for a in op._schema.arguments if a.name in written(op))
+    ):
+        return _resized_outputs(op, twin, metas)
     if lowering is None or written(op):
         raise NotImplementedError(f"{op.name()} has neither a meta kernel nor a lowering that tells its result's shape")
     leaves, tree = tree_flatten(metas)
@@ -200,13 +290,27 @@ def _shapes_of_lowering(op: OpOverload, metas: list[Any]) -> Any:
         args = tree_unflatten(filled, tree)
         names = [a.name for a in op._schema.arguments]
         keyword = {n: v for n, v, a in zip(names, args, op._schema.arguments, strict=True) if a.kwarg_only}
-        return lowering.fn(*args[: len(args) - len(keyword)], **keyword)
+        key = {"key": jax.numpy.zeros(4, "uint32")} if lowering.random else {}
+        return lowering.fn(*args[: len(args) - len(keyword)], **keyword, **key)
 
     with jax.enable_x64(True):
         shapes = jax.eval_shape(
             run, *(jax.ShapeDtypeStruct(tuple(leaves[i].shape), to_numpy(leaves[i].dtype)) for i in slots)
         )
     return jax.tree.map(lambda s: torch.empty(s.shape, dtype=to_torch(s.dtype), device="meta"), shapes)
+
+
+def _resized_outputs(op: OpOverload, twin: OpOverload, metas: list[Any]) -> list[torch.Tensor]:
+    """The `out=` tensors of an op without a meta kernel, in the shapes that its functional form's lowering gives."""
+    by_name = dict(zip((a.name for a in op._schema.arguments), metas, strict=True))
+    results = _tensors(
+        _shapes_of_lowering(twin, [by_name.get(a.name, a.default_value) for a in twin._schema.arguments])
+    )
+    outs = [t for n in written(op) for t in _tensors(by_name[n])]
+    for out, result in zip(outs, results, strict=True):
+        if out.shape != result.shape:
+            out.resize_(result.shape)
+    return outs
 
 
 def _on_meta(x: Any) -> Any:

@@ -10,6 +10,8 @@ import torch
 
 _OURS = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 _TORCH = os.path.dirname(os.path.abspath(torch.__file__)) + os.sep
+# Code that Python or PyTorch made up; "<string>" and "<stdin>" are the user's.
+_NOT_THE_USERS = (_OURS, _TORCH, "<frozen ", "<eval_with_key", "<__")
 
 
 @functools.lru_cache(maxsize=1 << 16)
@@ -26,7 +28,7 @@ def user_line() -> str:
     last = None
     while frame is not None:
         file = frame.f_code.co_filename
-        if not (file.startswith(_OURS) or file.startswith(_TORCH) or file.startswith("<")):
+        if not file.startswith(_NOT_THE_USERS):
             last = frame
             break
         frame = frame.f_back

@@ -12,10 +12,14 @@ import jax.numpy as jnp
 import numpy as np
 
 from ..lowering import Spec, apply, find, view
+from ..lowering.check import Requirement, collecting
 from ..lowering.dtypes import to_numpy
+from ..runtime import cache
 from ..runtime.executable import Executable, compile_function
 from . import dump
+from .content import content
 from .infer import Call, dtype_of
+from .verdict import Check
 
 Place = tuple[int, int]  # (node, output)
 
@@ -56,6 +60,11 @@ class Node:
     first_key: int
     structure: Any
     source: str | None
+
+    @property
+    def name(self) -> str:
+        """The ATen op's, or the kind of node."""
+        return self.kind if self.call is None else self.call.op.name()
 
     def __str__(self) -> str:
         what = str(self.call) if self.call is not None else self.kind
@@ -109,7 +118,40 @@ class TraceError(RuntimeError):
     """A trace could not be compiled or run; the message names its ops and the user's lines."""
 
 
-def compile_trace(description: dict[str, Any]) -> Executable:
+@dataclass(frozen=True, slots=True)
+class Program:
+    """A compiled trace.
+
+    Attributes:
+        executable: its arguments are the trace's inputs and run-time parameters; its results the trace's, then the
+            findings of the `checks` if there are any.
+        checks: what it checks of its data.
+        sources: for each node, the nodes it reads.
+        results: for each result, the node that makes it.
+        summary: its ops, for the message of an error at run time.
+    """
+
+    executable: Executable
+    checks: tuple[Check, ...]
+    sources: tuple[tuple[int, ...], ...]
+    results: tuple[int, ...]
+    summary: str
+
+    def __call__(self, inputs: list[jax.Array], *parameters: np.ndarray) -> tuple[list[jax.Array], jax.Array | None]:
+        """(the trace's results, the findings)."""
+        results = self.executable(inputs, *parameters)
+        return results, results.pop() if self.checks else None
+
+    def depending_on(self, node: int) -> list[int]:
+        """The numbers of the results that `node` had a part in."""
+        tainted = {node}
+        for i, sources in enumerate(self.sources):
+            if not tainted.isdisjoint(sources):
+                tainted.add(i)
+        return [i for i, maker in enumerate(self.results) if maker in tainted]
+
+
+def compile_trace(description: dict[str, Any]) -> Program:
     """Lower and compile a trace as the C++ core describes it.
 
     Raises TraceError, naming the trace's ops and the user's lines, if JAX or XLA refuses it.
@@ -122,18 +164,31 @@ def compile_trace(description: dict[str, Any]) -> Executable:
         _parameter(trace.keys, np.uint32),
     ]
     places = _result_places(trace)
+    checked: list[tuple[int, Requirement]] = []
 
     def run(
         inputs: list[jax.Array], floats: jax.Array | None, ints: jax.Array | None, keys: jax.Array | None
     ) -> list[jax.Array]:
-        return _Evaluation(trace, inputs, floats, ints, keys).results(places)
+        results, findings = _Evaluation(trace, inputs, floats, ints, keys).results(places)
+        checked[:] = [(node, requirement) for node, requirement, _ in findings]
+        return results + ([jnp.stack([finding for _, _, finding in findings])] if findings else [])
 
+    donated = _donated(trace, places)
+    # Where somebody wants to see the StableHLO, it has to be made.
+    kept = cache.directory() is not None and not dump.wanted()
     try:
-        executable, lowered = compile_function(run, specs, parameters, _donated(trace, places), trace.device)
+        executable, lowered = compile_function(
+            run, specs, parameters, donated, trace.device, content(trace, donated) if kept else None,
+            lambda: [(node, requirement.kind, requirement.text) for node, requirement in checked],
+        )  # fmt: skip
     except Exception as error:
         raise explain(trace, error) from error
-    dump.write(trace, lowered)
-    return Executable(executable.compiled, executable.takes, trace_summary(trace))
+    if lowered is not None:
+        dump.write(trace, lowered)
+    nodes = trace.nodes
+    checks = tuple(Check(n, nodes[n].name, nodes[n].source, kind, text) for n, kind, text in executable.notes)
+    sources = tuple(tuple(o.index for o in n.operands if o.kind == "node") for n in nodes)
+    return Program(executable, checks, sources, tuple(node for node, _ in places), trace_summary(trace))
 
 
 def trace_summary(trace: Trace) -> str:
@@ -194,22 +249,28 @@ class _Evaluation:
         self.floats, self.ints, self.keys = floats, ints, keys
         self.made: list[list[jax.Array | None]] = []
 
-    def results(self, places: Sequence[Place]) -> list[jax.Array]:
+    def results(self, places: Sequence[Place]) -> tuple[list[jax.Array], list[tuple[int, Requirement, jax.Array]]]:
+        """(the arrays at `places`, what the nodes required: node, requirement and finding of each)."""
         needed = self._needed(places)
-        for i, node in enumerate(self.trace.nodes):
-            if i not in needed:
-                self.made.append([])
-                continue
-            try:
-                self.made.append(self._evaluate(node))
-            except Exception as error:
-                error.add_note(f"while lowering {node}")
-                raise
-        return [self.made[i][j] for i, j in places]  # type: ignore[misc]
+        owners: list[int] = []  # the node of each finding
+        with collecting() as collector:
+            for i, node in enumerate(self.trace.nodes):
+                if i not in needed:
+                    self.made.append([])
+                    continue
+                try:
+                    self.made.append(self._evaluate(node))
+                except Exception as error:
+                    error.add_note(f"while lowering {node}")
+                    raise
+                owners += [i] * (len(collector.found) - len(owners))
+        findings = [(i, requirement, found) for i, (requirement, found) in zip(owners, collector.found, strict=True)]
+        return [self.made[i][j] for i, j in places], findings  # type: ignore[misc]
 
     def _needed(self, places: Sequence[Place]) -> set[int]:
+        """The nodes that some result comes from, and those that only check something."""
         needed: set[int] = set()
-        stack = [i for i, _ in places]
+        stack = [i for i, _ in places] + [i for i, n in enumerate(self.trace.nodes) if n.kind == "op" and not n.outs]
         while stack:
             i = stack.pop()
             if i not in needed:

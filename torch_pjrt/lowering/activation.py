@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
@@ -209,6 +210,24 @@ def glu_backward(grad_output: Array, self: Array, dim: int) -> Array:
     value, gate = jnp.split(widen(self), 2, dim)
     grad, s = widen(grad_output), sigmoid(gate)
     return jnp.concatenate([grad * s, grad * value * s * (1 - s)], dim)
+
+
+@lower("glu_jvp")
+def glu_jvp(glu: Array, x: Array, dx: Array, dim: int) -> Array:
+    """The change of glu(x) for a change dx."""
+    (_, gate), (dvalue, dgate) = jnp.split(widen(x), 2, dim), jnp.split(widen(dx), 2, dim)
+    s = sigmoid(gate)
+    return dvalue * s + widen(glu) * (1 - s) * dgate
+
+
+@lower("glu_backward_jvp")
+def glu_backward_jvp(grad_x: Array, grad_glu: Array, x: Array, dgrad_glu: Array, dx: Array, dim: int) -> Array:
+    """The change of glu's gradient for changes of what it is made of."""
+
+    def gradient(given: Array, at: Array) -> Array:
+        return glu_backward(given, at, dim)
+
+    return jax.jvp(gradient, (widen(grad_glu), widen(x)), (widen(dgrad_glu), widen(dx)))[1]
 
 
 @lower("rrelu_with_noise", static=("lower", "upper"), random=True)

@@ -16,6 +16,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import ml_dtypes
 import numpy as np
 import torch
 from torch._ops import OpOverload
@@ -205,11 +206,24 @@ def cast(x: jax.Array, dtype: np.dtype) -> jax.Array:
     """`x` in `dtype` as CPU PyTorch's `.to` does it.
 
     Complex to real keeps the real part, non-zero is True, and floats to the short integers wrap (-1.0 is 255 in uint8),
-    where XLA would saturate.
+    where XLA would saturate. float8_e8m0fnu has no sign, so the number's is dropped; float8_e4m3fn has no infinity, so
+    what is too large becomes the largest number, where this PyTorch does so, or NaN.
     """
     if jnp.issubdtype(x.dtype, jnp.complexfloating) and not jnp.issubdtype(dtype, jnp.complexfloating):
         x = (x != 0) if dtype == np.bool_ else x.real
     short = jnp.issubdtype(dtype, jnp.integer) and np.dtype(dtype).itemsize < 4
     if short and jnp.issubdtype(x.dtype, jnp.inexact):
         x = jax.lax.convert_element_type(x, np.int32)
+    if dtype == ml_dtypes.float8_e8m0fnu:
+        x = jnp.abs(x)
+    elif dtype == ml_dtypes.float8_e4m3fn and x.dtype != dtype and _saturates():
+        top = float(ml_dtypes.finfo(dtype).max)
+        x = x.astype(np.promote_types(x.dtype, np.float32))
+        x = jnp.where(jnp.isnan(x), x, jnp.clip(x, -top, top))
     return jax.lax.convert_element_type(x, dtype)
+
+
+@functools.cache
+def _saturates() -> bool:
+    """Whether the installed PyTorch casts what float8_e4m3fn cannot hold to its largest number, as 2.13 does."""
+    return bool(torch.tensor(1e5).to(torch.float8_e4m3fn).float().isfinite())

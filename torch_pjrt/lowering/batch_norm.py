@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from jax import Array, lax
 
-from .norm import centred_gradient, mean_variance, moments
+from .norm import mean_variance, moments
 from .registry import lower
 from .widen import asked, widen
 
@@ -139,15 +139,19 @@ def native_batch_norm_backward(
     eps: float,
     output_mask: Sequence[bool],
 ) -> list[Array]:
+    """Ioffe and Szegedy 2015, section 3; the two sums over the batch serve all three gradients."""
     x, grad = widen(input), widen(grad_out)
     axes = _all_but_channels(x)
     mean, rstd = _statistics(
         x, (save_mean, save_invstd) if train else (None, None), (running_mean, running_var), train, eps
     )
     xhat = (x - mean) * rstd
-    hidden = grad if weight is None else grad * _per_channel(weight, x)
-    grad_input = centred_gradient(hidden, xhat, rstd, axes) if train else hidden * rstd
-    return asked([grad_input, (grad * xhat).sum(axes), grad.sum(axes)], output_mask)
+    scale = rstd if weight is None else rstd * _per_channel(weight, x)
+    grad_bias, grad_weight = grad.sum(axes), (grad * xhat).sum(axes)
+    if train:
+        count = max(1, x.size // max(1, x.shape[1]))
+        centred = grad - _per_channel(grad_bias / count, x) - xhat * _per_channel(grad_weight / count, x)
+    return asked([(centred if train else grad) * scale, grad_weight, grad_bias], output_mask)
 
 
 @lower("batch_norm_backward")

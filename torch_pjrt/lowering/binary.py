@@ -37,7 +37,7 @@ def div(self: Array, other: Array) -> Array:
     return self / other
 
 
-@pointwise("div.Tensor_mode", "div.Scalar_mode", aside=["rounding_mode"])
+@pointwise("div.Tensor_mode", "div.Scalar_mode", aside=["rounding_mode"], divisor="other")
 def div_mode(self: Array, other: Array, *, rounding_mode: str | None) -> Array:
     if rounding_mode == "floor":
         return floor_divide(self, other)
@@ -49,7 +49,7 @@ def div_mode(self: Array, other: Array, *, rounding_mode: str | None) -> Array:
     return lax.div(*jnp.broadcast_arrays(self, other))
 
 
-@pointwise("floor_divide", "floor_divide.Scalar")
+@pointwise("floor_divide", "floor_divide.Scalar", divisor="other")
 def floor_divide(self: Array, other: Array) -> Array:
     """Python's `//`; a float quotient by zero stays infinite or nan, as CPU PyTorch's kernel has it."""
     remainder = lax.rem(*jnp.broadcast_arrays(self, other))
@@ -63,14 +63,14 @@ def floor_divide(self: Array, other: Array) -> Array:
     return jnp.where(other == 0, self / other, floor)
 
 
-@pointwise("remainder.Tensor", "remainder.Scalar", "remainder.Scalar_Tensor")
+@pointwise("remainder.Tensor", "remainder.Scalar", "remainder.Scalar_Tensor", divisor="other")
 def remainder(self: Array, other: Array) -> Array:
     """With the divisor's sign, as Python's `%`."""
     r = lax.rem(*jnp.broadcast_arrays(self, other))
     return jnp.where((r != 0) & ((r < 0) != (other < 0)), r + other, r)
 
 
-@pointwise("fmod.Tensor", "fmod.Scalar")
+@pointwise("fmod.Tensor", "fmod.Scalar", divisor="other")
 def fmod(self: Array, other: Array) -> Array:
     return lax.rem(*jnp.broadcast_arrays(self, other))
 

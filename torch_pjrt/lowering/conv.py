@@ -34,9 +34,9 @@ def convolution(
     groups: int,
 ) -> Array:
     """input (N, C_in, *spatial), weight (C_out, C_in/groups, *kernel) or, transposed, (C_in, C_out/groups, *kernel)."""
-    window = _window(input.ndim - 2, stride, padding, dilation, groups)
+    window = _window(input.ndim - 2, stride, padding, dilation, groups, output_padding if transposed else 0)
     if transposed:
-        out = _input_gradient(window, input, weight, _transposed_shape(window, input, weight, output_padding))
+        out = _input_gradient(window, input, weight, _transposed_shape(window, input, weight))
     else:
         out = _correlate(window, input, weight, wide=True)
     return out if bias is None else widen(out) + widen(bias).reshape(1, -1, *[1] * (input.ndim - 2))
@@ -57,7 +57,7 @@ def convolution_backward(
     output_mask: Sequence[bool],
 ) -> list[Array]:
     """The gradients of input, weight and bias that `output_mask` asks for."""
-    window = _window(input.ndim - 2, stride, padding, dilation, groups)
+    window = _window(input.ndim - 2, stride, padding, dilation, groups, output_padding if transposed else 0)
     grads: list[Array | None] = [None, None, None]
     if output_mask[0] and transposed:
         grads[0] = _correlate(window, grad_output, weight, wide=True)
@@ -91,16 +91,25 @@ def convolution_backward_overrideable(
 
 @dataclass(frozen=True, slots=True)
 class _Window:
-    """How the kernel moves, one entry per spatial dimension."""
+    """How the kernel moves, one entry per spatial dimension; the padding before and after."""
 
     stride: tuple[int, ...]
-    padding: tuple[int, ...]
+    padding: tuple[tuple[int, int], ...]
     dilation: tuple[int, ...]
     groups: int
 
 
-def _window(dims: int, stride: Sequence[int], padding: Sequence[int], dilation: Sequence[int], groups: int) -> _Window:
-    return _Window(per_dim(stride, dims), per_dim(padding, dims), per_dim(dilation, dims), groups)
+def _window(
+    dims: int,
+    stride: Sequence[int],
+    padding: Sequence[int],
+    dilation: Sequence[int],
+    groups: int,
+    output_padding: int | Sequence[int],
+) -> _Window:
+    """A transposed convolution's output padding is padding that the plain one, from there to here, does without."""
+    pads = zip(per_dim(padding, dims), per_dim(output_padding, dims), strict=True)
+    return _Window(per_dim(stride, dims), tuple((p, p - extra) for p, extra in pads), per_dim(dilation, dims), groups)
 
 
 def per_dim(value: int | Sequence[int], dims: int) -> tuple[int, ...]:
@@ -120,7 +129,7 @@ def _correlate(window: _Window, x: Array, weight: Array, *, wide: bool = False) 
         x,
         weight,
         window.stride,
-        [(p, p) for p in window.padding],
+        window.padding,
         rhs_dilation=window.dilation,
         dimension_numbers=("NC" + spatial, "OI" + spatial, "NC" + spatial),
         feature_group_count=window.groups,
@@ -130,8 +139,33 @@ def _correlate(window: _Window, x: Array, weight: Array, *, wide: bool = False) 
 
 
 def _input_gradient(window: _Window, grad: Array, weight: Array, shape: Sequence[int]) -> Array:
+    if not jnp.issubdtype(grad.dtype, jnp.inexact):
+        return _integer_input_gradient(window, grad, weight, shape)
     primal = jax.ShapeDtypeStruct(tuple(shape), grad.dtype)
     return jax.linear_transpose(lambda x: _correlate(window, x, weight), primal)(grad)[0]
+
+
+def _integer_input_gradient(window: _Window, grad: Array, weight: Array, shape: Sequence[int]) -> Array:
+    """The same where JAX differentiates nothing: a convolution of the spread-out gradient with the flipped kernel."""
+    spatial = "DHW"[3 - (grad.ndim - 2) :]
+    kernel = weight.reshape(window.groups, weight.shape[0] // window.groups, *weight.shape[1:])
+    kernel = jnp.swapaxes(kernel, 1, 2).reshape(-1, kernel.shape[1], *weight.shape[2:])
+    reach = [d * (k - 1) for d, k in zip(window.dilation, weight.shape[2:], strict=True)]
+    spread = [(n - 1) * s + 1 for n, s in zip(grad.shape[2:], window.stride, strict=True)]
+    pads = [
+        (r - low, n - (g + r - low - r))
+        for r, (low, _), n, g in zip(reach, window.padding, shape[2:], spread, strict=True)
+    ]
+    return lax.conv_general_dilated(
+        grad,
+        jnp.flip(kernel, range(2, kernel.ndim)),
+        [1] * len(reach),
+        pads,
+        lhs_dilation=window.stride,
+        rhs_dilation=window.dilation,
+        dimension_numbers=("NC" + spatial, "OI" + spatial, "NC" + spatial),
+        feature_group_count=window.groups,
+    )
 
 
 def _weight_gradient(window: _Window, x: Array, grad: Array, shape: Sequence[int]) -> Array:
@@ -139,17 +173,9 @@ def _weight_gradient(window: _Window, x: Array, grad: Array, shape: Sequence[int
     return jax.linear_transpose(lambda w: _correlate(window, x, w), primal)(grad)[0]
 
 
-def _transposed_shape(window: _Window, x: Array, weight: Array, output_padding: Sequence[int]) -> tuple[int, ...]:
-    spatial = zip(
-        x.shape[2:],
-        weight.shape[2:],
-        window.stride,
-        window.padding,
-        window.dilation,
-        per_dim(output_padding, x.ndim - 2),
-        strict=True,
-    )
-    sizes = [(n - 1) * s - 2 * p + d * (k - 1) + extra + 1 for n, k, s, p, d, extra in spatial]
+def _transposed_shape(window: _Window, x: Array, weight: Array) -> tuple[int, ...]:
+    spatial = zip(x.shape[2:], weight.shape[2:], window.stride, window.padding, window.dilation, strict=True)
+    sizes = [(n - 1) * s - sum(p) + d * (k - 1) + 1 for n, k, s, p, d in spatial]
     return (x.shape[0], weight.shape[1] * window.groups, *sizes)
 
 

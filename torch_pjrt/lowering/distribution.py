@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
 
+from .check import require
 from .registry import lower
 from .rng import open_unit, unit
 from .widen import widen
@@ -24,6 +25,8 @@ def multinomial(
     with a reservoir). With: where a uniform number falls in the cumulated weights.
     """
     weights = widen(self)
+    require(jnp.isfinite(weights) & (weights >= 0), "probability tensor contains either `inf`, `nan` or element < 0")
+    require(weights.sum(-1) > 0, "invalid multinomial distribution (sum of probabilities <= 0)")
     if not replacement or num_samples == 1:
         race = weights / -jnp.log(open_unit(key, weights.shape, weights.dtype))
         if num_samples == 1:

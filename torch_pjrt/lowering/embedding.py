@@ -104,6 +104,29 @@ def embedding_bag_dense_backward(
     return _summed_rows(each, rows, num_weights, padding_idx, scale_grad_by_freq)
 
 
+@lower("_embedding_bag_backward")
+def embedding_bag_backward(
+    grad: Array,
+    indices: Array,
+    offsets: Array,
+    offset2bag: Array,
+    bag_size: Array,
+    maximum_indices: Array,
+    num_weights: int,
+    scale_grad_by_freq: bool,
+    mode: int,
+    sparse: bool,
+    per_sample_weights: Array | None,
+    padding_idx: int = -1,
+) -> Array:
+    if sparse:
+        raise NotImplementedError("embedding_bag(sparse=True): a sparse gradient has no form in a compiled program")
+    return embedding_bag_dense_backward(
+        grad, indices, offset2bag, bag_size, maximum_indices, num_weights, scale_grad_by_freq, mode, per_sample_weights,
+        padding_idx,
+    )  # fmt: skip
+
+
 @lower("_embedding_bag_per_sample_weights_backward")
 def embedding_bag_per_sample_weights_backward(
     grad: Array,

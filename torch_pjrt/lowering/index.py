@@ -1,7 +1,8 @@
 """Indexing by tensors: gather and index_* reads, index_put and its kin, masks.
 
-Valid indices are taken for granted (`promise_in_bounds`: no clamping or dropping code in the program); negative ones
-count from the end where PyTorch lets them. Positions travel as int32 where the dimension allows it.
+Indices are checked on the side (`check.require_index`) and then taken for valid (`promise_in_bounds`: no clamping or
+dropping code in the program); negative ones count from the end where PyTorch lets them. Positions travel as int32 where
+the dimension allows it.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from typing import Any
 import jax.numpy as jnp
 from jax import Array, lax
 
+from .check import require, require_index
 from .dtypes import opmath, to_numpy, to_torch
 from .registry import lower
 
@@ -26,7 +28,8 @@ def gather(self: Array, dim: int, index: Array, *, sparse_grad: bool = False) ->
         return jnp.broadcast_to(self.reshape(()), index.shape)
     dim = dim % self.ndim
     region = tuple(slice(None) if d == dim else slice(0, n) for d, n in enumerate(index.shape))
-    return jnp.take_along_axis(self[region], position(index, self.shape[dim], wrap=False), dim, mode=_IN_BOUNDS)
+    at = position(index, self.shape[dim], dim=dim, wrap=False)
+    return jnp.take_along_axis(self[region], at, dim, mode=_IN_BOUNDS)
 
 
 @lower("index_select")
@@ -106,6 +109,7 @@ def put(self: Array, index: Array, source: Array, accumulate: bool = False) -> A
 @lower("masked_scatter")
 def masked_scatter(self: Array, mask: Array, source: Array) -> Array:
     """The i-th True of the mask takes the i-th element of `source`."""
+    require(mask.sum() <= source.size, "masked_scatter: the source has fewer elements than the mask has True")
     shape = jnp.broadcast_shapes(self.shape, mask.shape)
     self, mask = jnp.broadcast_to(self, shape), jnp.broadcast_to(mask, shape)
     if not source.size or not self.size:
@@ -128,18 +132,21 @@ def masked_scatter_backward(grad_output: Array, mask: Array, sizes: Sequence[int
 def nonzero_static(self: Array, *, size: int, fill_value: int = -1) -> Array:
     if self.ndim == 0:
         return jnp.zeros((size, 0), jnp.int64)
+    if self.size == 0:  # jnp.nonzero fills with 0 here
+        return jnp.full((size, self.ndim), fill_value, jnp.int64)
     return jnp.stack(jnp.nonzero(self, size=size, fill_value=fill_value), axis=1)
 
 
-def position(index: Array, n: int, *, wrap: bool = True) -> Array:
+def position(index: Array, n: int, *, wrap: bool = True, dim: int | None = None) -> Array:
     """An index tensor as positions in a dimension of length n: int32 if they fit, negative ones from the end."""
+    require_index(index, n, wrap=wrap, dim=dim)
     index = index.astype(jnp.int32 if n < 2**31 else jnp.int64)
     return jnp.where(index < 0, index + n, index) if wrap else index
 
 
 def advanced(x: Array, indices: Sequence[Array | None]) -> Index:
     """PyTorch's `Tensor?[]` of integer tensors as JAX's (that is, numpy's) tuple of indices."""
-    return tuple(slice(None) if i is None else position(i, x.shape[d]) for d, i in enumerate(indices))
+    return tuple(slice(None) if i is None else position(i, x.shape[d], dim=d) for d, i in enumerate(indices))
 
 
 def read(x: Array, at: Index) -> Array:
@@ -198,7 +205,7 @@ def _identity(reduce: str, dtype: Any) -> complex:
 
 def _along(x: Array, dim: int, index: Array, *, wrap: bool = True) -> Index:
     dim = dim % x.ndim
-    return (slice(None),) * dim + (position(index, x.shape[dim], wrap=wrap),)
+    return (slice(None),) * dim + (position(index, x.shape[dim], dim=dim, wrap=wrap),)
 
 
 def _rank_of_true(mask: Array, n: int) -> Array:

@@ -8,11 +8,10 @@ from __future__ import annotations
 import math
 
 import jax.numpy as jnp
-import jax.scipy.linalg
 from jax import Array, lax
 from jax.lax import linalg as lapack
 
-from .dtypes import opmath, promote, to_numpy, to_torch
+from .dtypes import opmath, promote, to_numpy
 from .registry import lower
 from .shape import diagonal
 
@@ -186,14 +185,6 @@ def eig(self: Array) -> tuple[Array, Array]:
 @lower("_linalg_eigvals", "linalg_eigvals")
 def eigvals(self: Array) -> Array:
     return lapack.eig(self, compute_left_eigenvectors=False, compute_right_eigenvectors=False)[0]
-
-
-@lower("linalg_matrix_exp")
-def matrix_exp(self: Array) -> Array:
-    if self.size == 0:
-        return self
-    wide = self.astype(to_numpy(opmath(to_torch(self.dtype))))
-    return jax.scipy.linalg.expm(wide) if self.shape[-1] > 1 else jnp.exp(wide)
 
 
 @lower("linalg_pinv.atol_rtol_tensor")

@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
 
+from .check import require_index
 from .registry import lower
 from .widen import wide_dtype, widen
 
@@ -133,6 +134,7 @@ def nll_loss_forward(
     axis = min(1, x.ndim - 1)
     label = jnp.expand_dims(target.reshape(_without(x, axis)), axis)
     counts = label != ignore_index
+    require_index(jnp.where(counts, label, 0), x.shape[axis], wrap=False, what="target")
     safe = jnp.where(counts, label, 0).astype(np.int32)
     chosen = jnp.take_along_axis(x, safe, axis, mode="promise_in_bounds")
     weights = _class_weights(weight, safe, counts, x)

@@ -17,10 +17,13 @@ Number = int | float | complex
 
 
 def precision() -> lax.Precision:
-    """How exactly float32 products are computed on matrix units, from `torch.set_float32_matmul_precision`."""
-    return {"highest": lax.Precision.HIGHEST, "high": lax.Precision.HIGH, "medium": lax.Precision.DEFAULT}[
-        torch.get_float32_matmul_precision()
-    ]
+    """How exactly float32 products are computed on matrix units.
+
+    PyTorch keeps what `torch.set_float32_matmul_precision` and `torch.backends.fp32_precision` say in one table; its
+    row for the CPU's matmul has all of "highest", "high" and "medium" of the former, and inherits the latter.
+    """
+    said = torch._C._get_fp32_precision_getter("mkldnn", "matmul")
+    return {"tf32": lax.Precision.HIGH, "bf16": lax.Precision.DEFAULT}.get(said, lax.Precision.HIGHEST)
 
 
 def product(a: Array, b: Array, contract: tuple[int, int], batch: int = 0) -> Array:

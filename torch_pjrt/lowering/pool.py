@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
 
+from .check import require_index
 from .conv import per_dim
 from .registry import lower
 from .widen import widen
@@ -169,6 +170,7 @@ def add_at(values: Array, indices: Array, plane: Sequence[int]) -> Array:
 
 
 def _put_at(values: Array, indices: Array, plane: Sequence[int]) -> Array:
+    require_index(indices, math.prod(plane), wrap=False)
     flat, rows, where, shape = _scatter_operands(values, indices, plane)
     return flat.at[rows, where].set(values.reshape(where.shape)).reshape(shape)
 

@@ -196,7 +196,8 @@ def var_mean(
     centred = x - mean
     squares = centred.real**2 + centred.imag**2 if jnp.iscomplexobj(x) else centred * centred
     total = jnp.sum(squares, reduced, keepdims=True)
-    variance = total / max(0.0, count - (1.0 if correction is None else correction))
+    # Of nothing it is nan, whatever the correction.
+    variance = total / (max(0.0, count - (1.0 if correction is None else correction)) if count else 0.0)
     return (variance, mean) if keepdim else (lax.squeeze(variance, reduced), lax.squeeze(mean, reduced))
 
 

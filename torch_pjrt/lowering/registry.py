@@ -17,6 +17,7 @@ from typing import Any
 import jax.numpy as jnp
 from jax import Array
 
+from .check import require_divisor
 from .dtypes import opmath, promote, to_numpy
 
 
@@ -67,14 +68,15 @@ def lower(
 
 
 def pointwise(
-    *names: str, floating: bool = False, static: Sequence[str] = (), aside: Sequence[str] = ()
+    *names: str, floating: bool = False, static: Sequence[str] = (), aside: Sequence[str] = (), divisor: str = ""
 ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Register an elementwise function whose operands meet in one dtype.
 
     Every array argument (and number in an operand position) is cast to PyTorch's promoted dtype, the half types to
     float32 first (PyTorch's opmath), before the function sees it; so the function is the formula and nothing else.
     `floating`: integers compute in the default float dtype (`sin`, `true_divide`). Arguments named in `static` (see
-    `lower`) and `aside` (a mask, a number of decimals) take no part in that and are passed through untouched.
+    `lower`) and `aside` (a mask, a number of decimals) take no part in that and are passed through untouched. The one
+    named `divisor` must not be zero where the operands meet in an integer dtype.
     """
     untouched = frozenset(static) | frozenset(aside)
 
@@ -91,6 +93,8 @@ def pointwise(
             for k, v in operands.items():
                 # A number goes through its own type first: 300 wraps in uint8, as PyTorch's wrapped numbers do.
                 bound[k] = jnp.asarray(v).astype(dtype)
+                if k == divisor and (isinstance(v, Array) or v == 0):
+                    require_divisor(bound[k])
             return fn(**bound)
 
         lower(*names, static=static)(computed)

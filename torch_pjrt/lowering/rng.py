@@ -15,6 +15,7 @@ import numpy as np
 import torch
 from jax import Array, lax
 
+from .check import require
 from .dtypes import opmath, promote, to_numpy, to_torch
 from .registry import lower
 from .widen import widen
@@ -127,12 +128,17 @@ def bernoulli_constant(self: Like, p: Number = 0.5, *, generator: Ignored = None
 
 @lower("bernoulli_.Tensor", "bernoulli.Tensor", random=True, write_only=["self"])
 def bernoulli_tensor(self: Like, p: Array, *, generator: Ignored = None, key: Array) -> Array:
+    require((p >= 0) & (p <= 1), _PROBABILITY)
     return unit(key, self.shape, np.dtype(np.float32)) < p
 
 
 @lower("bernoulli", random=True)
 def bernoulli(self: Array, *, generator: Ignored = None, key: Array) -> Array:
+    require((self >= 0) & (self <= 1), _PROBABILITY)
     return unit(key, self.shape, np.dtype(np.float32)) < self
+
+
+_PROBABILITY = "bernoulli: expected probabilities between 0 and 1 (p_in >= 0 && p_in <= 1)"
 
 
 @lower("random", "random_", "random.to", "random_.to", "random.from", "random_.from", random=True, write_only=["self"])

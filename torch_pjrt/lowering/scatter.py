@@ -52,7 +52,7 @@ def _located(self: Array, dim: int, index: Array, src: Array) -> tuple[Array, In
     if index.size == 0:
         index = index.reshape((0,) * self.ndim)
     at = tuple(
-        position(index, n, wrap=False) if d == dim else lax.broadcasted_iota(jnp.int32, index.shape, d)
+        position(index, n, wrap=False, dim=dim) if d == dim else lax.broadcasted_iota(jnp.int32, index.shape, d)
         for d, n in enumerate(self.shape)
     )
     return self, at, src[tuple(slice(0, n) for n in index.shape)]

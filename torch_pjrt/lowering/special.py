@@ -79,9 +79,20 @@ def zeta(self: Array, other: Array) -> Array:
 
 
 def _zeta(x: Array, q: Array) -> Array:
-    """XLA's, with PyTorch's poles: infinite at x = 1 and at q = 0, -1, -2, ..., nan where x < 1."""
+    """The sum of (q + k)^-x over k = 0, 1, ..., with PyTorch's poles and gaps.
+
+    Infinite at x = 1 and at q = 0, -1, -2, ...; nan where x < 1, and where q < 0 unless x is whole. There the terms
+    below zero are (-1)^x times those of two positive sums; XLA's zeta takes no negative q.
+    """
     pole = (x == 1) | ((x > 1) & (q <= 0) & (q == jnp.floor(q)))
-    return jnp.where(pole, jnp.inf, jnp.where(x < 1, jnp.nan, lax.zeta(x, q)))
+    negative, part = q < 0, q - jnp.floor(q)
+    sign = jnp.where(x % 2 == 0, 1, -1).astype(q.dtype)
+    # In this order: the two largest sums may cancel exactly.
+    found = lax.zeta(x, jnp.where(negative, part, q))
+    reflected = found + sign * lax.zeta(x, 1 - part) - sign * lax.zeta(x, 1 - q)
+    found = jnp.where(negative, reflected, found)
+    found = jnp.where(negative & (x != jnp.floor(x)), jnp.nan, found)
+    return jnp.where(pole, jnp.inf, jnp.where(x < 1, jnp.nan, found))
 
 
 @pointwise("xlogy.Tensor", "xlogy.Scalar_Self", "xlogy.Scalar_Other", floating=True)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import os
 import sys
-import weakref
 
 import jax
 
@@ -87,23 +86,3 @@ def _note_fork() -> None:
 
 
 os.register_at_fork(after_in_child=_note_fork)
-
-
-_IN_FLIGHT: list[weakref.ref[jax.Array]] = []
-
-
-def dispatched(results: list[jax.Array]) -> None:
-    """Note that a program was dispatched, by one of its results: they are all made when the program ends."""
-    if results:
-        _IN_FLIGHT.append(weakref.ref(results[-1]))
-    if len(_IN_FLIGHT) > 256:
-        _IN_FLIGHT[:] = [r for r in _IN_FLIGHT if (a := r()) is not None and not a.is_deleted() and not a.is_ready()]  # type: ignore[attr-defined]
-
-
-def wait() -> None:
-    """Block until every program dispatched so far, on any device, has finished."""
-    check_not_forked()
-    while _IN_FLIGHT:
-        array = _IN_FLIGHT.pop()()
-        if array is not None and not array.is_deleted():
-            array.block_until_ready()

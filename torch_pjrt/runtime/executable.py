@@ -5,19 +5,24 @@ from __future__ import annotations
 import ctypes
 import functools
 import sys
+import threading
 import time
 import warnings
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import jax
 import numpy as np
 from jax.sharding import SingleDeviceSharding
 
-from .cache import enable_persistent_cache
-from .client import device, dispatched
+from . import cache, channels_last, stored
+from .client import device
+from .in_flight import dispatched
 from .metrics import METRICS
+
+_Result = TypeVar("_Result")
 
 # XLA may otherwise keep bfloat16 intermediates in float32 where it fuses, and results would depend on the trace.
 _OPTIONS: dict[str, Any] = {"xla_allow_excess_precision": False}
@@ -27,11 +32,14 @@ _OPTIONS: dict[str, Any] = {"xla_allow_excess_precision": False}
 class Executable:
     """A compiled program. Its arguments: the trace's inputs, then the run-time parameters that exist."""
 
-    compiled: jax.stages.Compiled
+    compiled: Callable[..., list[jax.Array]]
     # Which of (floats, ints, keys) the program takes.
     takes: tuple[bool, bool, bool]
-    # What it computes, for the message of an error at run time.
-    summary: str = ""
+    # What `fn` left in `notes` while it was traced.
+    notes: Any = None
+    # The device it runs on, and the bytes it takes there while it runs: results and what XLA keeps in between.
+    index: int = 0
+    working_memory: int = 0
 
     def __call__(self, inputs: list[jax.Array], *parameters: np.ndarray) -> list[jax.Array]:
         taken = [p for p, wanted in zip(parameters, self.takes, strict=True) if wanted]
@@ -47,22 +55,37 @@ def compile_function(
     parameters: Sequence[jax.ShapeDtypeStruct | None],
     donate: Sequence[int],
     index: int,
+    content: str | None = None,
+    notes: Callable[[], Any] = lambda: None,
     options: Mapping[str, Any] | None = None,
-) -> tuple[Executable, jax.stages.Lowered]:
-    """Compile `fn(inputs, floats, ints, keys)` for device `index`.
+) -> tuple[Executable, jax.stages.Lowered | None]:
+    """Compile `fn(inputs, floats, ints, keys)` for device `index`, or load it if another process has.
 
     Args:
         fn: traced by JAX once, with lists of arrays; parameters that don't exist are None.
         inputs: shape and dtype of each input.
         parameters: the same for floats (float64), ints (int64) and keys (uint32), or None.
         donate: inputs whose memory the program may overwrite.
+        content: all that `fn`'s mathematics and `donate` depend on, as text; None if the program is not to be kept
+            in `TORCH_PJRT_CACHE_DIR`.
+        notes: asked once `fn` has been traced: what its caller must know of it beside the program, as JSON has it.
         options: further XLA options, by XLA's names.
 
     Returns:
-        the executable, and the lowered module for those who want to look at it.
+        the executable, and the lowered module for those who want to look at it: None if there was none to make.
     """
-    enable_persistent_cache()
     started = time.perf_counter()
+    takes = (parameters[0] is not None, parameters[1] is not None, parameters[2] is not None)
+    asked = {**_OPTIONS, **(options or {})}
+    key = None if content is None or cache.directory() is None else cache.key_of(repr(sorted(asked.items())), content)
+    if key is not None:
+        loaded = _load(key, index)
+        if loaded is not None:
+            METRICS.executables_loaded += 1
+            METRICS.load_seconds += time.perf_counter() - started
+            kept, memory = loaded.notes
+            return Executable(loaded.call, takes, kept, index, memory), None
+        started = time.perf_counter()
     placement = SingleDeviceSharding(device(index))
     placed = [jax.ShapeDtypeStruct(s.shape, s.dtype, sharding=placement) for s in inputs]
     present = [jax.ShapeDtypeStruct(p.shape, p.dtype, sharding=placement) for p in parameters if p is not None]
@@ -73,16 +96,87 @@ def compile_function(
 
     with jax.enable_x64(True), warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="Some donated buffers were not usable")
-        jitted = jax.jit(flat, donate_argnums=tuple(donate), keep_unused=True, out_shardings=placement)
-        lowered = jitted.lower(*placed, *present)
-        compiled = lowered.compile(compiler_options={**_OPTIONS, **(options or {})})
+        jit = functools.partial(jax.jit, donate_argnums=tuple(donate), keep_unused=True, out_shardings=placement)
+        traced = jit(flat).trace(*placed, *present)
+        if device(index).platform == "cpu" and channels_last.has_convolutions(traced.jaxpr.jaxpr):
+            traced = jit(channels_last.rewritten(traced.jaxpr)).trace(*placed, *present)
+        lowered = traced.lower()
+        compiled = _interruptible(functools.partial(_compile, lowered, asked))
     took = time.perf_counter() - started
     METRICS.executables_compiled += 1
     METRICS.compile_seconds += took
     if took > _LONG_COMPILE:
         _return_compiler_memory()
-    takes = tuple(p is not None for p in parameters)
-    return Executable(compiled, (takes[0], takes[1], takes[2])), lowered
+    memory = working_memory(compiled)
+    if key is not None:
+        _store(key, compiled, [notes(), memory])
+    return Executable(compiled, takes, notes(), index, memory), lowered
+
+
+def working_memory(compiled: jax.stages.Compiled) -> int:
+    """Bytes that a program takes besides its inputs while it runs, as XLA planned it; 0 where a plugin does not say."""
+    plan = compiled.memory_analysis()
+    if plan is None:
+        return 0
+    return int(plan.output_size_in_bytes + plan.temp_size_in_bytes - plan.alias_size_in_bytes)
+
+
+def _load(key: str, index: int) -> stored.Stored | None:
+    payload = cache.load(key)
+    if payload is None:
+        return None
+    try:
+        return stored.from_bytes(payload, index)
+    except Exception as error:  # whatever a runtime says of a program that it won't load: compiling makes another
+        cache.discard(key)
+        warnings.warn(
+            f"a program in TORCH_PJRT_CACHE_DIR could not be loaded ({type(error).__name__}: {error}); compiling it "
+            "again",
+            cache.CacheWarning,
+            stacklevel=2,
+        )
+        return None
+
+
+def _store(key: str, compiled: jax.stages.Compiled, notes: Any) -> None:
+    try:
+        payload = stored.to_bytes(compiled, notes)
+    except Exception as error:  # a platform without serialization, or with a program that cannot be serialized
+        _warn_of_storing(f"{type(error).__name__}: {error}")
+        return
+    cache.store(key, payload)
+
+
+@functools.cache
+def _warn_of_storing(reason: str) -> None:
+    warnings.warn(
+        f"a compiled program cannot be kept in TORCH_PJRT_CACHE_DIR: {reason}", cache.CacheWarning, stacklevel=2
+    )
+
+
+def _compile(lowered: jax.stages.Lowered, options: dict[str, Any]) -> jax.stages.Compiled:
+    with jax.enable_x64(True):  # which is a thread's own
+        return lowered.compile(compiler_options=options)
+
+
+def _interruptible(work: Callable[[], _Result]) -> _Result:
+    """What `work()` returns, waited for so that Ctrl-C is heard: XLA compiles for minutes without looking for signals.
+
+    Interrupted, the work goes on in a thread of its own, which the end of the process waits for, and its result is
+    dropped.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        return work()  # signals are the main thread's
+    done: Future[_Result] = Future()
+
+    def run() -> None:
+        try:
+            done.set_result(work())
+        except BaseException as error:  # it is raised where the result is asked for
+            done.set_exception(error)
+
+    threading.Thread(target=run, name="torch_pjrt compile").start()
+    return done.result()
 
 
 # Seconds of compiling from which on its memory is worth the milliseconds of giving it back.

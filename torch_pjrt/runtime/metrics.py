@@ -13,6 +13,8 @@ class Metrics:
 
     executables_compiled: int = 0
     compile_seconds: float = 0.0
+    executables_loaded: int = 0
+    load_seconds: float = 0.0
     bytes_to_device: int = 0
     bytes_to_host: int = 0
     fallbacks: Counter[str] = field(default_factory=Counter)
@@ -26,6 +28,8 @@ class Metrics:
             **_C.counters(),
             "executables_compiled": self.executables_compiled,
             "compile_seconds": self.compile_seconds,
+            "executables_loaded": self.executables_loaded,
+            "load_seconds": self.load_seconds,
             "fallbacks": dict(self.fallbacks),
             "host_syncs": dict(self.host_syncs),
             "bytes_to_device": self.bytes_to_device,

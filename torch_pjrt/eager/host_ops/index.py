@@ -1,32 +1,15 @@
-"""Ops whose result's shape depends on data, and ops that answer the host: each reads one number from the device.
-
-They are Python functions over device tensors, called in place of a recorded node.
-"""
+"""Ops whose result's shape depends on a mask or on counts, and comparisons that answer the host."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 
+from .table import INDEX_OPS, host_op
+
 aten = torch.ops.aten
-
-HostOp = Callable[..., Any]
-HOST_OPS: dict[str, HostOp] = {}
-# Ops that are recorded as they are, unless an index is a mask or lies on the CPU.
-INDEX_OPS: dict[str, HostOp] = {}
-
-
-def host_op(name: str, table: dict[str, HostOp] = HOST_OPS) -> Callable[[HostOp], HostOp]:
-    """Register the implementation of an overload, called with all of the schema's arguments by position."""
-
-    def register(fn: HostOp) -> HostOp:
-        table[name] = fn
-        return fn
-
-    return register
 
 
 @host_op("aten::nonzero")
@@ -50,8 +33,6 @@ def repeat_interleave(repeats: Tensor, output_size: int | None = None) -> Tensor
     """Which entry each place of the result takes: the first whose running total of repeats lies beyond the place."""
     if repeats.dim() != 1:
         raise RuntimeError("repeat_interleave only accept 1D vector as repeat")
-    if repeats.dtype not in (torch.int32, torch.int64):
-        raise RuntimeError("repeats has to be Long or Int tensor")
     ends = repeats.cumsum(0)
     if output_size is None:
         if repeats.numel() and int(repeats.min().item()) < 0:
@@ -61,6 +42,12 @@ def repeat_interleave(repeats: Tensor, output_size: int | None = None) -> Tensor
     return torch.searchsorted(ends, places, right=True).to(repeats.dtype)
 
 
+@host_op("aten::_nested_tensor_from_mask_left_aligned")
+def nested_tensor_from_mask_left_aligned(t: Tensor, mask: Tensor) -> bool:
+    """No: `nn.TransformerEncoder` then keeps the padded batch, as the device has no nested tensors."""
+    return False
+
+
 @host_op("aten::equal")
 def equal(self: Tensor, other: Tensor) -> bool:
     if self.shape != other.shape:
@@ -68,12 +55,12 @@ def equal(self: Tensor, other: Tensor) -> bool:
     return bool(self.eq(other).all().item())
 
 
-@host_op("aten::index.Tensor", INDEX_OPS)
+@host_op("aten::index.Tensor", table=INDEX_OPS)
 def index(self: Tensor, indices: Sequence[Tensor | None]) -> Tensor:
     return aten.index(self, expanded(self, indices))
 
 
-@host_op("aten::index_put_", INDEX_OPS)
+@host_op("aten::index_put_", table=INDEX_OPS)
 def index_put_(self: Tensor, indices: Sequence[Tensor | None], values: Tensor, accumulate: bool = False) -> Tensor:
     given = [i for i in indices if i is not None]
     if len(given) == 1 and _is_mask(given[0]) and not accumulate and values.numel() == 1:
@@ -82,14 +69,14 @@ def index_put_(self: Tensor, indices: Sequence[Tensor | None], values: Tensor, a
     return aten.index_put_(self, expanded(self, indices), values, accumulate)
 
 
-@host_op("aten::_index_put_impl_", INDEX_OPS)
+@host_op("aten::_index_put_impl_", table=INDEX_OPS)
 def _index_put_impl_(
     self: Tensor, indices: Sequence[Tensor | None], values: Tensor, accumulate: bool = False, unsafe: bool = False
 ) -> Tensor:
     return index_put_(self, indices, values, accumulate)
 
 
-@host_op("aten::index_put", INDEX_OPS)
+@host_op("aten::index_put", table=INDEX_OPS)
 def index_put(self: Tensor, indices: Sequence[Tensor | None], values: Tensor, accumulate: bool = False) -> Tensor:
     return index_put_(self.clone(), indices, values, accumulate)
 

@@ -1,0 +1,103 @@
+"""One case: arguments on the CPU and a program that both devices run on them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from .place import duplicate, place, tensors
+
+# Draws of a random op that are compared with as many of the CPU's.
+DRAWS = 8
+
+
+class Skip(Exception):
+    """A case that says nothing about the device, with the reason."""
+
+
+@dataclass(slots=True)
+class Case:
+    """A program with its arguments.
+
+    Attributes:
+        label: the sample's number, and what was done to it.
+        inputs: the arguments, on the CPU.
+        program: called with (inputs, constants) on each device; what it returns is compared, and what it writes.
+        constants: further tensors (cotangents, `out=` buffers) that the CPU's run makes and the device's run takes.
+        undefined: the values are whatever memory held (`torch.empty`): only shapes and dtypes are compared.
+    """
+
+    label: str
+    inputs: Any
+    program: Callable[[Any, list[Tensor]], Any]
+    constants: list[Tensor] = field(default_factory=list)
+    undefined: bool = False
+    random: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What one run gave: results and the tensors it wrote to, or an error."""
+
+    results: Any = None
+    written: Any = None
+    error: Exception | None = None
+
+    @property
+    def tree(self) -> Any:
+        return [self.results, self.written]
+
+
+def attempt(case: Case, inputs: Any, constants: list[Tensor]) -> Outcome:
+    """Run the program; tensors whose version it moved are part of the outcome."""
+    before = [(t, t._version) for t in tensors(inputs)]
+    try:
+        results = case.program(inputs, constants)
+    except Skip:
+        raise
+    except Exception as error:
+        error.__traceback__ = None  # it holds every tensor of the frame
+        return Outcome(error=error)
+    return Outcome(results, [t for t, version in before if t._version != version])
+
+
+def on_cpu(case: Case) -> list[Outcome]:
+    """CPU PyTorch's outcome; several of a random program, which is one that moved the CPU's generator."""
+    state = torch.get_rng_state()
+    outcome = attempt(case, duplicate(case.inputs), case.constants)
+    case.random = not torch.equal(state, torch.get_rng_state())
+    if not case.random or outcome.error is not None:
+        return [outcome]
+    return [outcome] + [attempt(case, duplicate(case.inputs), case.constants) for _ in range(DRAWS - 1)]
+
+
+def in_float64(case: Case) -> Outcome:
+    """The outcome on the CPU with every float argument in float64."""
+
+    def widened(x: Any) -> Any:
+        if isinstance(x, torch.dtype):
+            return torch.complex128 if x.is_complex else torch.float64 if x.is_floating_point else x
+        if isinstance(x, Tensor) and (x.is_floating_point() or x.is_complex()):
+            wide = x.detach().to(torch.complex128 if x.is_complex() else torch.float64)
+            return wide.requires_grad_(x.requires_grad)
+        if isinstance(x, torch.nn.Module):
+            import copy
+
+            return copy.deepcopy(x).double()
+        return x
+
+    from torch.utils._pytree import tree_map
+
+    return attempt(case, tree_map(widened, duplicate(case.inputs)), [widened(c) for c in case.constants])
+
+
+def on_device(case: Case, inputs: Any, constants: list[Tensor]) -> list[Outcome]:
+    """Record the case on the device, as often as its distribution needs."""
+    outcomes = [attempt(case, inputs, constants)]
+    if case.random and outcomes[0].error is None:
+        outcomes += [attempt(case, place(case.inputs), constants) for _ in range(DRAWS - 1)]
+    return outcomes

@@ -1,0 +1,117 @@
+#include "findings.h"
+
+#include "python.h"
+#include "state.h"
+#include "trace.h"
+
+#include <c10/util/flat_hash_map.h>
+
+#include <pybind11/stl.h>
+
+#include <algorithm>
+#include <deque>
+#include <optional>
+
+namespace torch_pjrt {
+namespace {
+
+using WeakValue = c10::weak_intrusive_ptr<Value>;
+
+// The weak references keep the values' addresses from being used again, so an address says which value it was.
+struct Run {
+  uint64_t number;
+  std::vector<WeakValue> inputs;
+  std::vector<WeakValue> results;
+  py::object program;
+  py::object findings;
+};
+
+// Touched with the GIL only.
+std::deque<Run>& runs() {
+  static auto* r = new std::deque<Run>;
+  return *r;
+}
+uint64_t last_number = 0;
+std::shared_ptr<Failure>& unreported() {
+  static auto* f = new std::shared_ptr<Failure>;
+  return *f;
+}
+
+// Fails these results of the first run (all of them if it is not known which), and those of every later run that read
+// one that failed.
+void fail_front(const std::shared_ptr<Failure>& failure, const std::optional<std::vector<size_t>>& results) {
+  ska::flat_hash_set<const Value*> failed;
+  auto fail = [&](const WeakValue& weak) {
+    failed.insert(weak._unsafe_get_target());
+    if (auto value = weak.lock()) {
+      StateLock lock;
+      value->failure = failure;
+    }
+  };
+  const auto& made = runs().front().results;
+  for (size_t i = 0; i < made.size(); ++i)
+    if (!results || std::find(results->begin(), results->end(), i) != results->end())
+      fail(made[i]);
+  for (size_t i = 1; i < runs().size(); ++i)
+    for (const auto& input : runs()[i].inputs)
+      if (failed.find(input._unsafe_get_target()) != failed.end()) {
+        for (const auto& result : runs()[i].results)
+          fail(result);
+        break;
+      }
+}
+
+} // namespace
+
+uint64_t note_run(
+    const std::vector<ValuePtr>& inputs,
+    const std::vector<ValuePtr>& results,
+    py::object program,
+    py::object findings) {
+  uint64_t number = ++last_number;
+  if (findings.is_none() && runs().empty())
+    return number;
+  runs().push_back(
+      Run{number,
+          {inputs.begin(), inputs.end()},
+          {results.begin(), results.end()},
+          std::move(program),
+          std::move(findings)});
+  return number;
+}
+
+void look_at_findings(uint64_t until) {
+  while (!runs().empty()) {
+    uint64_t number = runs().front().number;
+    py::object findings = runs().front().findings;
+    if (!findings.is_none()) {
+      py::object said = bridge().verdict(runs().front().program, findings, number <= until);
+      if (runs().empty() || runs().front().number != number)
+        continue; // another thread has seen to it while this one waited
+      if (said.ptr() == Py_False)
+        return;
+      if (!said.is_none()) {
+        auto [exception, results] = said.cast<std::pair<py::object, std::optional<std::vector<size_t>>>>();
+        auto failure = std::make_shared<Failure>(exception.release().ptr());
+        fail_front(failure, results);
+        if (!unreported())
+          unreported() = failure;
+      }
+    }
+    Run done = std::move(runs().front());
+    runs().pop_front();
+  }
+}
+
+void raise_findings(uint64_t until) {
+  look_at_findings(until);
+  if (auto failure = unreported())
+    throw_failure(failure);
+}
+
+void reported(const std::shared_ptr<Failure>& failure) {
+  if (unreported() == failure)
+    unreported() = nullptr;
+}
+
+} // namespace torch_pjrt

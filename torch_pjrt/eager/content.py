@@ -1,0 +1,87 @@
+"""What a trace computes, as text: equal texts mean the same program, in this process or another.
+
+The C++ core knows traces by a hash over pointers, which no other process shares. Source lines are left out: moving
+a program's lines changes nothing of what it computes.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch._ops import OpOverload
+
+from ..lowering import find
+from ..lowering.matmul import precision
+from .infer import Call
+
+if TYPE_CHECKING:
+    from .trace import Node, Operand, Trace
+
+_NAMED = (torch.dtype, torch.device, torch.layout, torch.memory_format)
+
+
+class Unknown(TypeError):
+    """Something whose content cannot be written down, so that no other process can know it again."""
+
+
+def content(trace: Trace, donated: list[int]) -> str | None:
+    """All that the program of `trace` depends on, or None if that cannot be told (a lowering from elsewhere).
+
+    Example:
+        >>> content(trace, donated=[0])
+        'HIGHEST;0;[Spec(torch.float32,(4,))];(0,);[0];0,0,0\\nop|aten::relu|...'
+    """
+    memory: dict[int, str] = {}
+
+    def known(o: Any, write: Callable[[Any], str]) -> str:
+        # Calls and view structures live as long as the process: the same object is the same text.
+        text = memory.get(id(o))
+        if text is None:
+            text = memory[id(o)] = write(o)
+        return text
+
+    def operand(o: Operand) -> str:
+        structure = "" if o.structure is None else known(o.structure, _text)
+        return f"{o.kind},{o.index},{o.out},{structure},{o.starts},{o.run_time_starts},{_text(o.base)},{_text(o.view)}"
+
+    def node(n: Node) -> str:
+        call = "" if n.call is None else known(n.call, _call)
+        structure = "" if n.structure is None else known(n.structure, _text)
+        operands = ";".join(map(operand, n.operands))
+        numbers = f"{n.first_float},{n.first_int},{n.first_key}"
+        return f"{n.kind}|{call}|{operands}|{_text(n.outs)}|{numbers}|{structure}"
+
+    try:
+        numbers = f"{trace.floats},{trace.ints},{trace.keys}"
+        head = f"{precision()};{trace.device};{_text(trace.inputs)};{trace.results};{donated};{numbers}"
+        return "\n".join([head, *map(node, trace.nodes)])
+    except Unknown:
+        return None
+
+
+def _call(call: Call) -> str:
+    lowering = find(call.op)
+    if lowering is None or not lowering.fn.__module__.startswith(__package__.partition(".")[0] + "."):
+        raise Unknown(f"{call.op.name()} is lowered outside of this package, whose version does not tell how")
+    return f"{call.op.name()}{_text(call.template)}{_text(call.specs)}"
+
+
+def _text(o: Any) -> str:
+    if o is None or isinstance(o, (bool, int, float, complex, str)):
+        return repr(o)
+    if isinstance(o, (tuple, list)):
+        return f"{'(' if isinstance(o, tuple) else '['}{','.join(map(_text, o))}]"
+    if isinstance(o, _NAMED):
+        return str(o)
+    if isinstance(o, OpOverload):
+        return o.name()
+    if isinstance(o, enum.Enum):
+        return f"{type(o).__name__}.{o.name}"
+    if dataclasses.is_dataclass(o):
+        fields = (_text(getattr(o, f.name)) for f in dataclasses.fields(o))
+        return f"{type(o).__name__}({','.join(fields)})"
+    raise Unknown(f"a {type(o).__name__} has no text of its own")
