@@ -5,11 +5,11 @@
 #include "guard.h"
 #include "modes.h"
 #include "plan.h"
+#include "precision.h"
 #include "state.h"
 #include "storage.h"
 
 #include <ATen/ATen.h>
-#include <ATen/Context.h>
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <c10/util/flat_hash_map.h>
 #include <torch/csrc/autograd/python_variable.h>
@@ -67,16 +67,12 @@ struct Variant {
   };
   std::vector<Seen> seen;
   std::vector<int64_t> sizes;
-  at::Float32Precision precision; // global state that lowerings read
+  uint64_t precision = 0; // global state that lowerings read
   py::object run; // (arrays..., starts if any, keys if any) -> list of arrays; None: nothing to compute
   std::vector<uint32_t> written; // for each written argument: the result that it becomes
   std::vector<Output> outputs;
   py::object checks; // what the program checks of its data, its last result being the findings; None: nothing
 };
-
-at::Float32Precision current_precision() {
-  return at::globalContext().float32Precision(at::Float32Backend::MKLDNN, at::Float32Op::MATMUL);
-}
 
 // A tensor argument of the call being made.
 struct Slot {
@@ -335,7 +331,7 @@ class Graph {
     for (size_t i = 0; i < slots.size(); ++i)
       if (!(v.seen[i] == slots[i].seen()))
         return false;
-    return v.sizes == sizes && v.precision == current_precision();
+    return v.sizes == sizes && v.precision == float32_precision();
   }
 
   const Variant& variant_for(const std::vector<Slot>& slots, const std::vector<int64_t>& sizes) {
@@ -349,7 +345,7 @@ class Graph {
     }
     for (int64_t n : sizes)
       key.add(static_cast<uint64_t>(n));
-    key.add(static_cast<uint64_t>(current_precision()));
+    key.add(float32_precision());
     auto it = variants_.find(key);
     if (it == variants_.end())
       it = variants_.emplace(key, compile(slots, sizes)).first;
@@ -373,7 +369,7 @@ class Graph {
     if (source_ == 0)
       source_ = source_here();
     variant->sizes = sizes;
-    variant->precision = current_precision();
+    variant->precision = float32_precision();
     py::tuple said = compile_(inputs, sizes);
     variant->run = said[0];
     variant->written = said[1].cast<std::vector<uint32_t>>();
