@@ -7,6 +7,7 @@ import math
 import pytest
 import torch
 
+from ..conftest import DEVICE
 from .check import check, lowered
 
 aten = torch.ops.aten
@@ -100,3 +101,20 @@ def test_searchsorted_agrees_with_cpu(right: bool) -> None:
     check(aten.bucketize.Scalar, 4, torch.tensor([1, 4, 6]), right=right)
     check(aten.bucketize.Tensor, torch.ones(0), rows[0])
     check(aten.searchsorted.Tensor, torch.ones(0, 3), torch.ones(0, 2), right=right)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_histc_agrees_with_cpu(dtype: torch.dtype) -> None:
+    x = torch.tensor([0.0, 1.0, 2.0, 2.5, 3.0, -1.0, 0.75], dtype=dtype)
+    check(aten.histc.default, x, 4, 0, 3)
+    check(aten.histc.default, x, 4)
+    check(aten.histc.default, x.reshape(1, 7), 3, 1.0, 1.0)
+    check(aten.histc.default, torch.ones(3, dtype=dtype), 4)
+    check(aten.histc.default, torch.ones(0, dtype=dtype), 4)
+
+
+def test_histc_counts_integers_which_cpu_pytorch_does_not() -> None:
+    want = torch.histc(torch.tensor([0.0, 2.0, 2.0, 3.0]), 4, 0, 3)
+    got = torch.histc(torch.tensor([0, 2, 2, 3], dtype=torch.int32, device=DEVICE), 4, 0, 3)
+    assert got.dtype == torch.int32
+    assert got.tolist() == want.tolist()

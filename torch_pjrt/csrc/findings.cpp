@@ -8,7 +8,9 @@
 
 #include <pybind11/stl.h>
 
+#include <algorithm>
 #include <deque>
+#include <optional>
 
 namespace torch_pjrt {
 namespace {
@@ -35,8 +37,9 @@ std::shared_ptr<Failure>& unreported() {
   return *f;
 }
 
-// Fails these results of the first run, and those of every later run that read one that failed.
-void fail_front(const std::shared_ptr<Failure>& failure, const std::vector<size_t>& results) {
+// Fails these results of the first run (all of them if it is not known which), and those of every later run that read
+// one that failed.
+void fail_front(const std::shared_ptr<Failure>& failure, const std::optional<std::vector<size_t>>& results) {
   ska::flat_hash_set<const Value*> failed;
   auto fail = [&](const WeakValue& weak) {
     failed.insert(weak._unsafe_get_target());
@@ -45,8 +48,10 @@ void fail_front(const std::shared_ptr<Failure>& failure, const std::vector<size_
       value->failure = failure;
     }
   };
-  for (size_t i : results)
-    fail(runs().front().results.at(i));
+  const auto& made = runs().front().results;
+  for (size_t i = 0; i < made.size(); ++i)
+    if (!results || std::find(results->begin(), results->end(), i) != results->end())
+      fail(made[i]);
   for (size_t i = 1; i < runs().size(); ++i)
     for (const auto& input : runs()[i].inputs)
       if (failed.find(input._unsafe_get_target()) != failed.end()) {
@@ -86,7 +91,7 @@ void look_at_findings(uint64_t until) {
       if (said.ptr() == Py_False)
         return;
       if (!said.is_none()) {
-        auto [exception, results] = said.cast<std::pair<py::object, std::vector<size_t>>>();
+        auto [exception, results] = said.cast<std::pair<py::object, std::optional<std::vector<size_t>>>>();
         auto failure = std::make_shared<Failure>(exception.release().ptr());
         fail_front(failure, results);
         if (!unreported())

@@ -1,4 +1,5 @@
 // The Python module torch_pjrt._C.
+#include "compiled.h"
 #include "generator.h"
 #include "guard.h"
 #include "memory.h"
@@ -98,6 +99,7 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
     return py::reinterpret_steal<py::object>(
         THPGenerator_initDefaultGenerator(default_generator(static_cast<c10::DeviceIndex>(device))));
   });
+  register_compiled(m);
   m.def("set_memory_limit", [](int device, int64_t nbytes) {
     set_memory_limit(static_cast<c10::DeviceIndex>(device), nbytes);
   });

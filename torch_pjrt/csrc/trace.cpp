@@ -3,12 +3,12 @@
 #include "findings.h"
 #include "memory.h"
 #include "modes.h"
+#include "precision.h"
 #include "python.h"
 #include "recorder.h"
 #include "split.h"
 #include "state.h"
 
-#include <ATen/Context.h>
 #include <c10/util/Exception.h>
 #include <c10/util/flat_hash_map.h>
 #include <torch/csrc/Exceptions.h>
@@ -233,9 +233,7 @@ void run_trace(std::unique_ptr<Trace> trace, bool may_split) {
   std::vector<uint32_t> donatable;
   std::vector<ValuePtr> results;
   Hash128 key = t.hash;
-  // The precision of float32 dots is global state that lowerings read.
-  key.add(
-      static_cast<uint64_t>(at::globalContext().float32Precision(at::Float32Backend::MKLDNN, at::Float32Op::MATMUL)));
+  key.add(float32_precision());
   {
     StateLock lock;
     for (uint32_t i = 0; i < t.outs.size(); ++i) {

@@ -74,6 +74,8 @@ PUBLIC_API: dict[str, str] = {
     "get_eager_mode": "modes",
     "metrics": "figures",
     "reset_metrics": "figures",
+    # torch.compile
+    "compiler": "compiler",
 }
 
 __all__ = list(PUBLIC_API)

@@ -13,6 +13,7 @@ import torch
 from torch.utils.backend_registration import generate_methods_for_privateuse1_backend, rename_privateuse1_backend
 
 from .. import _C
+from ..compile.registration import register_lazily
 from . import interchange, safetensors
 from .modes import MODE_VARIABLE, mode_number
 from .sharing import refuse_sharing
@@ -44,6 +45,7 @@ def register_backend() -> None:
 
     register_optimizer_step_post_hook(_cut_after_step)
     _print_on_host(name)
+    register_lazily(name)
     refuse_sharing(name)
     interchange.install(name)
     safetensors.install(name)

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable
 from typing import Any
+
+from torch._C._dynamo.eval_frame import set_eval_frame
 
 from .. import _C
 from ..runtime import in_flight
@@ -230,28 +234,45 @@ def out_of_memory(index: int, nbytes: int, largest: Any) -> None:
     memory.out_of_memory(index, nbytes, largest)
 
 
-_C.set_bridge(
-    {
-        "describe": describe,
-        "infer": infer,
-        "plan": plan,
-        "fallback": fallback,
-        "compile": compile_trace,
-        "run": run,
-        "verdict": verdict,
-        "source": source,
-        "upload": upload,
-        "download": download,
-        "transfer": transfer,
-        "wait": wait,
-        "wait_for": wait_for,
-        "mark": in_flight.mark,
-        "finished": in_flight.finished,
-        "supported_dtypes": supported_dtypes,
-        "host_sync": host_sync,
-        "device_count": device_count,
-        "no_device": no_device,
-        "device_memory": device_memory,
-        "out_of_memory": out_of_memory,
-    }
-)
+def _apart_from_dynamo(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The function, hidden from Dynamo.
+
+    An op that a program runs after a graph break calls us while Dynamo watches every Python frame of the thread, and it
+    would begin to compile our frames, and JAX's.
+    """
+
+    @functools.wraps(function)
+    def call(*args: Any) -> Any:
+        before = set_eval_frame(None)
+        try:
+            return function(*args)
+        finally:
+            set_eval_frame(before)
+
+    return call
+
+
+_BRIDGE: dict[str, Callable[..., Any]] = {
+    "describe": describe,
+    "infer": infer,
+    "plan": plan,
+    "fallback": fallback,
+    "compile": compile_trace,
+    "run": run,
+    "verdict": verdict,
+    "source": source,
+    "upload": upload,
+    "download": download,
+    "transfer": transfer,
+    "wait": wait,
+    "wait_for": wait_for,
+    "mark": in_flight.mark,
+    "finished": in_flight.finished,
+    "supported_dtypes": supported_dtypes,
+    "host_sync": host_sync,
+    "device_count": device_count,
+    "no_device": no_device,
+    "device_memory": device_memory,
+    "out_of_memory": out_of_memory,
+}
+_C.set_bridge({name: _apart_from_dynamo(function) for name, function in _BRIDGE.items()})

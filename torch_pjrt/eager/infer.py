@@ -79,6 +79,11 @@ def dtype_of(number: int) -> torch.dtype:
     return _SCALAR_TYPES[number]
 
 
+def number_of(dtype: torch.dtype) -> int:
+    """The c10::ScalarType number of a torch dtype."""
+    return _SCALAR_NUMBERS[dtype]
+
+
 @functools.cache
 def _converters(op: OpOverload) -> tuple[Callable[[Any], Any] | None, ...]:
     """Per argument: from the plain int that a boxed call carries to the dtype or memory format it stands for."""

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 import jax
 import numpy as np
 import torch
 
 from ..lowering.check import FINE
-
-if TYPE_CHECKING:
-    from .trace import Program
 
 
 class IndexOutOfRange(IndexError, RuntimeError):
@@ -48,12 +45,21 @@ class Check:
         )
 
 
-def verdict(program: Program, findings: jax.Array, wait: bool) -> tuple[Exception, list[int]] | bool | None:
+class Checked(Protocol):
+    """A program that checks something."""
+
+    @property
+    def checks(self) -> tuple[Check, ...]: ...
+
+    def depending_on(self, node: int) -> list[int] | None: ...
+
+
+def verdict(program: Checked, findings: jax.Array, wait: bool) -> tuple[Exception, list[int] | None] | bool | None:
     """What the program found.
 
     Returns:
         None if all is well; False if that isn't known yet and not `wait`; else the error of the first check that
-        failed, and the numbers of the program's results that come of it.
+        failed, and the numbers of the program's results that come of it (None: perhaps all).
     """
     if not wait and not findings.is_ready():  # type: ignore[attr-defined]
         return False

@@ -14,6 +14,8 @@ from jax import Array, lax
 from .dtypes import promote, to_numpy
 from .registry import lower
 
+Number = Array | bool | int | float
+
 
 @lower("sort")
 def sort(self: Array, dim: int = -1, descending: bool = False) -> tuple[Array, Array]:
@@ -164,3 +166,23 @@ def searchsorted(
 @lower("bucketize.Tensor", "bucketize.Scalar")
 def bucketize(self: Array | int | float, boundaries: Array, *, out_int32: bool = False, right: bool = False) -> Array:
     return searchsorted(boundaries, self, right=right)
+
+
+@lower("histc")
+def histc(self: Array, bins: int = 100, min: Number = 0, max: Number = 0) -> Array:
+    """How many values lie in each of `bins` equal parts of [min, max]; of the data's own range if min equals max.
+
+    The last part includes `max`; values outside, and NaN, are not counted. A range of one value is made two wide.
+    """
+    dtype = self.dtype if jnp.issubdtype(self.dtype, jnp.floating) else np.dtype(np.float32)
+    values = self.reshape(-1).astype(dtype)
+    low, high = jnp.asarray(min).astype(dtype), jnp.asarray(max).astype(dtype)
+    if values.size:
+        whole = low == high
+        low, high = jnp.where(whole, values.min(), low), jnp.where(whole, values.max(), high)
+    single = low == high
+    low, high = jnp.where(single, low - 1, low), jnp.where(single, high + 1, high)
+    inside = (values >= low) & (values <= high)
+    place = jnp.floor((values - low) / (high - low) * bins)
+    place = jnp.where(inside, jnp.minimum(place, bins - 1), 0).astype(np.int32)
+    return jnp.zeros(bins, np.int64).at[place].add(inside.astype(np.int64))

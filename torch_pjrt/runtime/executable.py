@@ -8,7 +8,7 @@ import sys
 import threading
 import time
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -57,6 +57,7 @@ def compile_function(
     index: int,
     content: str | None = None,
     notes: Callable[[], Any] = lambda: None,
+    options: Mapping[str, Any] | None = None,
 ) -> tuple[Executable, jax.stages.Lowered | None]:
     """Compile `fn(inputs, floats, ints, keys)` for device `index`, or load it if another process has.
 
@@ -68,13 +69,15 @@ def compile_function(
         content: all that `fn`'s mathematics and `donate` depend on, as text; None if the program is not to be kept
             in `TORCH_PJRT_CACHE_DIR`.
         notes: asked once `fn` has been traced: what its caller must know of it beside the program, as JSON has it.
+        options: further XLA options, by XLA's names.
 
     Returns:
         the executable, and the lowered module for those who want to look at it: None if there was none to make.
     """
     started = time.perf_counter()
     takes = (parameters[0] is not None, parameters[1] is not None, parameters[2] is not None)
-    key = None if content is None or cache.directory() is None else _key(content)
+    asked = {**_OPTIONS, **(options or {})}
+    key = None if content is None or cache.directory() is None else cache.key_of(repr(sorted(asked.items())), content)
     if key is not None:
         loaded = _load(key, index)
         if loaded is not None:
@@ -98,7 +101,7 @@ def compile_function(
         if device(index).platform == "cpu" and channels_last.has_convolutions(traced.jaxpr.jaxpr):
             traced = jit(channels_last.rewritten(traced.jaxpr)).trace(*placed, *present)
         lowered = traced.lower()
-        compiled = _interruptible(functools.partial(_compile, lowered))
+        compiled = _interruptible(functools.partial(_compile, lowered, asked))
     took = time.perf_counter() - started
     METRICS.executables_compiled += 1
     METRICS.compile_seconds += took
@@ -116,10 +119,6 @@ def working_memory(compiled: jax.stages.Compiled) -> int:
     if plan is None:
         return 0
     return int(plan.output_size_in_bytes + plan.temp_size_in_bytes - plan.alias_size_in_bytes)
-
-
-def _key(content: str) -> str:
-    return cache.key_of(repr(sorted(_OPTIONS.items())), content)
 
 
 def _load(key: str, index: int) -> stored.Stored | None:
@@ -155,9 +154,9 @@ def _warn_of_storing(reason: str) -> None:
     )
 
 
-def _compile(lowered: jax.stages.Lowered) -> jax.stages.Compiled:
+def _compile(lowered: jax.stages.Lowered, options: dict[str, Any]) -> jax.stages.Compiled:
     with jax.enable_x64(True):  # which is a thread's own
-        return lowered.compile(compiler_options=_OPTIONS)
+        return lowered.compile(compiler_options=options)
 
 
 def _interruptible(work: Callable[[], _Result]) -> _Result:

@@ -1,0 +1,67 @@
+"""The backend that `torch.compile(backend="pjrt")` names: AOTAutograd, the min-cut partitioner, one program a graph."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch._dynamo.backends.common import aot_autograd
+from torch._functorch.partitioners import min_cut_rematerialization_partition
+from torch.fx import GraphModule
+
+from .draws import give_keys
+from .inline import inline_regions
+from .options import Options, read_options
+from .segments import compile_graph
+
+Boxed = Callable[[list[Any]], Sequence[Any]]
+
+
+def pjrt(
+    gm: GraphModule,
+    example_inputs: Sequence[Any],
+    *,
+    mode: str | None = None,
+    options: Mapping[str, Any] | None = None,
+) -> Callable[..., Any]:
+    """Compile what Dynamo captured, for inference or with a backward pass.
+
+    Args:
+        gm: Dynamo's graph.
+        example_inputs: its arguments, fake.
+        mode, options: of `torch.compile`; see `options.read_options`.
+
+    Raises:
+        OptionError: a mode or an option that does not exist.
+
+    Example:
+        >>> torch.compile(model, backend="pjrt", options={"xla_cpu_enable_fast_math": True})(x)
+    """
+    chosen = read_options(mode, options)
+
+    def compiler(kind: str) -> Callable[[GraphModule, Sequence[Any]], Boxed]:
+        def compile_kind(graph: GraphModule, inputs: Sequence[Any]) -> Boxed:
+            return compile_graph(graph, kind, chosen)
+
+        return compile_kind
+
+    compiled: Callable[..., Any] = aot_autograd(
+        fw_compiler=compiler("forward"),
+        bw_compiler=compiler("backward"),
+        inference_compiler=compiler("inference"),
+        partition_fn=_partition(chosen),
+        keep_inference_input_mutations=True,
+    )(gm, example_inputs)
+    return compiled
+
+
+def _partition(options: Options) -> Callable[..., tuple[GraphModule, GraphModule]]:
+    def partition(joint: GraphModule, inputs: Any, **settings: Any) -> tuple[GraphModule, GraphModule]:
+        inline_regions(joint)
+        give_keys(joint)
+        with torch._functorch.config.patch(activation_memory_budget=options.activation_memory_budget):
+            parts: tuple[GraphModule, GraphModule] = min_cut_rematerialization_partition(joint, inputs, **settings)
+        return parts
+
+    return partition

@@ -1,0 +1,79 @@
+"""Random numbers in a compiled graph: keys from the device's generator, the same ones that eager would draw.
+
+AOTAutograd traces forward and backward as one joint graph, which a partitioner then splits; what it recomputes in the
+backward pass must draw the numbers of the forward pass. So every random op of the joint graph is given its key as an
+argument. The keys are drawn in the forward pass and, where the backward pass needs them, saved: 16 bytes each.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch._ops import OpOverload
+from torch.fx import GraphModule, Node
+from torch.utils.checkpoint import CheckpointPolicy
+
+from ..lowering import find
+
+
+def draw_key(index: int) -> torch.Tensor:
+    """Node target: a fresh key, uint32[4]. `index` only keeps equal nodes from being merged."""
+    raise RuntimeError("draw_key stands for a program's input and is never called")
+
+
+@functools.cache
+def keyed(op: OpOverload) -> Callable[..., Any]:
+    """Node target: `op` with its key before its own arguments."""
+
+    def call(key: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+        raise RuntimeError(f"{op.name()} with a key of its own runs only inside a compiled program")
+
+    call.__name__ = call.__qualname__ = "keyed_" + op.name().removeprefix("aten::").replace(".", "_").replace("::", "_")
+    call.op = op  # type: ignore[attr-defined]
+    return call
+
+
+def op_of(node: Node) -> OpOverload | None:
+    """The ATen op of a node, with or without a key; None for anything else."""
+    if node.op != "call_function":
+        return None
+    if isinstance(node.target, OpOverload):
+        return node.target
+    op = getattr(node.target, "op", None)
+    return op if isinstance(op, OpOverload) else None
+
+
+def is_random(node: Node) -> bool:
+    """Whether the node draws its own key."""
+    if node.op != "call_function" or not isinstance(node.target, OpOverload):
+        return False
+    if torch.Tag.nondeterministic_seeded not in node.target.tags:
+        return False
+    lowering = find(node.target)
+    return lowering is not None and lowering.random
+
+
+def draws(node: Node) -> bool:
+    """Whether the node takes one of the program's keys: a random op, or a key drawn for several nodes."""
+    return node.target is draw_key or is_random(node)
+
+
+def give_keys(graph: GraphModule) -> None:
+    """Replace each random op of a joint graph by one that is given its key, in place."""
+    for index, node in enumerate([n for n in graph.graph.nodes if is_random(n)]):
+        assert isinstance(node.target, OpOverload)
+        fake = next(t for t in torch.utils._pytree.tree_leaves(node.meta["val"]) if isinstance(t, torch.Tensor))
+        with graph.graph.inserting_before(node):
+            key = graph.graph.call_function(draw_key, (index,))
+        with fake.fake_mode if hasattr(fake, "fake_mode") else torch.no_grad():
+            key.meta["val"] = torch.empty(4, dtype=torch.uint32, device=fake.device)
+        key.meta["recompute"] = CheckpointPolicy.MUST_SAVE
+        for name in ("partitioner_tag", "autograd_backward", "seq_nr", "stack_trace"):
+            if name in node.meta:
+                key.meta[name] = node.meta[name]
+        node.args = (key, *node.args)
+        node.target = keyed(node.target)
+    graph.recompile()

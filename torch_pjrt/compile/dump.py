@@ -1,0 +1,51 @@
+"""`TORCH_PJRT_DUMP=dir`: each program as FX, StableHLO and optimized HLO."""
+
+from __future__ import annotations
+
+import itertools
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import jax
+
+from ..runtime.executable import Executable
+from .evaluate import describe
+from .report import ProgramRecord
+
+if TYPE_CHECKING:
+    from .program import Program
+
+_NUMBER = itertools.count()
+
+
+def write(program: Program, record: ProgramRecord, executable: Executable, lowered: jax.stages.Lowered) -> None:
+    """Write `graph_<pid>_<n>_<kind>` as `.fx.txt`, `.stablehlo.mlir` and `.hlo.txt` if a directory is set.
+
+    The user's lines stand behind the FX nodes, and in the locations of both kinds of IR.
+    """
+    directory = os.environ.get("TORCH_PJRT_DUMP")
+    if not directory:
+        return
+    path = Path(directory).expanduser()
+    path.mkdir(parents=True, exist_ok=True)
+    stem = f"graph_{os.getpid()}_{next(_NUMBER):04d}_{program.kind}"
+    convention = program.convention
+    header = [
+        f"{program.kind} graph on device {convention.device}; {len(program.nodes)} nodes, "
+        f"{len(convention.written)} arguments written to, {convention.draws} random keys, donated {record.donated}"
+    ]
+    body = []
+    for n in program.nodes:
+        value = n.meta.get("val")
+        kind = f"{value.dtype} {list(value.shape)}" if hasattr(value, "shape") else str(value)
+        if n.op == "placeholder":
+            body.append(f"%{n.name}: {kind}")
+        elif n.op == "output":
+            body.append(f"return {n.args[0]}")
+        else:
+            body.append(f"%{n.name}: {kind} = {describe(n)}")
+    (path / f"{stem}.fx.txt").write_text("\n".join([*header, *body]) + "\n")
+    (path / f"{stem}.stablehlo.mlir").write_text(lowered.as_text(debug_info=True))
+    assert isinstance(executable.compiled, jax.stages.Compiled)
+    (path / f"{stem}.hlo.txt").write_text(executable.compiled.as_text() or "")

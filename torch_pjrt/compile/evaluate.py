@@ -1,0 +1,276 @@
+"""Evaluate an FX graph of ATen ops on JAX arrays, with the lowerings that eager uses."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import torch
+from torch._ops import OpOverload
+from torch.fx import Node
+from torch.fx.node import map_arg
+from torch.utils._pytree import tree_leaves
+
+from ..lowering import Spec, apply, find, view
+from .draws import draw_key, draws, is_random, op_of
+from .sizes import Sizes
+
+aten = torch.ops.aten
+
+# Ops that say something to the host and compute nothing. What they assert is not checked on the device.
+_IGNORED = frozenset(
+    {
+        aten._assert_async.default, aten._assert_async.msg, aten._assert_tensor_metadata.default,
+        aten.sym_constrain_range.default, aten.sym_constrain_range_for_size.default,
+    }
+)  # fmt: skip
+_PYTHON = frozenset({"_operator", "operator", "math", "builtins", "torch", "torch.fx.experimental.sym_node"})
+
+
+def can_lower(node: Node) -> bool:
+    """Whether a node can be part of a program: an op with a lowering, or arithmetic on sizes."""
+    if node.op in ("placeholder", "output"):
+        return True
+    if node.op == "get_attr":
+        return isinstance(_attribute(node), torch.Tensor)
+    if node.target is draw_key:
+        return True
+    op = op_of(node)
+    if op is None:
+        return getattr(node.target, "__module__", None) in _PYTHON
+    if op in _IGNORED or op in _SPECIAL:
+        return True
+    return find(op) is not None
+
+
+class Evaluation:
+    """One evaluation of a graph's nodes, on tracers or arrays.
+
+    Args:
+        values: what is known already: the arrays (numbers) of the placeholders.
+        sizes: the numbers that the graph's symbolic sizes stand for.
+        keys: uint32[n, 4], one row for each node that draws, in graph order; None if there is none.
+        constants: arrays of the tensors that are attributes of the graph's module.
+    """
+
+    def __init__(
+        self,
+        values: Mapping[Node, Any],
+        sizes: Sizes,
+        keys: jax.Array | None,
+        constants: Mapping[Node, jax.Array],
+    ) -> None:
+        self.values: dict[Node, Any] = {**values, **constants}
+        self.sizes = sizes
+        self.required_by: list[Node] = []
+        self.keys: Iterator[jax.Array] = iter([] if keys is None else [keys[i] for i in range(keys.shape[0])])
+
+    def run(self, nodes: Iterable[Node], needed: set[Node], required: Callable[[], int] = lambda: 0) -> dict[Node, Any]:
+        """The values of `nodes`, which are in graph order; those not `needed` are passed over.
+
+        `required` counts what the lowerings have required so far: `required_by` then names the node of each.
+        """
+        for node in nodes:
+            if node in self.values or node.op in ("placeholder", "output"):
+                continue
+            key = next(self.keys) if draws(node) else None
+            if node not in needed:
+                continue
+            try:
+                with jax.named_scope(describe_place(node)):
+                    self.values[node] = self._value(node, key)
+                self.required_by += [node] * (required() - len(self.required_by))
+            except Exception as error:
+                error.add_note(f"while lowering {describe(node)}")
+                raise
+        return self.values
+
+    def _value(self, node: Node, key: jax.Array | None) -> Any:
+        if node.target is draw_key:
+            return key
+        found: Any = map_arg((node.args, node.kwargs), lambda n: self.values[n])
+        args: tuple[Any, ...] = found[0]
+        kwargs: dict[str, Any] = found[1]
+        op = op_of(node)
+        if op is None:
+            assert callable(node.target)
+            return node.target(*args, **kwargs)
+        if op in _IGNORED:
+            return None
+        if op in _SPECIAL:
+            return _SPECIAL[op](self, node, *args, **kwargs)
+        if not is_random(node) and node.target is not op:
+            key, args = args[0], args[1:]
+        promised = node.meta["val"]
+        if isinstance(promised, (int, float, bool, torch.SymInt, torch.SymFloat, torch.SymBool)):
+            raise NotImplementedError(f"{op.name()} returns a number, which no program can")
+        metas = [t for t in tree_leaves(promised) if isinstance(t, torch.Tensor)]
+        flat = apply(op, list(args), dict(kwargs), [self._spec(t) for t in metas], key)
+        if isinstance(promised, torch.Tensor):
+            return flat[0]
+        supply = iter(flat)
+        return [_fill(t, supply) for t in promised or ()]
+
+    def layout(self, node: Node) -> view.Layout:
+        """How the node's tensor lies in memory in PyTorch, from its own first element on."""
+        fake = node.meta["val"]
+        return view.Layout(fake.dtype, self.sizes.of(fake.shape), self.sizes.of(fake.stride()))
+
+    def _spec(self, fake: torch.Tensor) -> Spec:
+        return Spec(self.sizes.of(fake.shape), fake.dtype)
+
+
+def _fill(promised: Any, supply: Iterator[Any]) -> Any:
+    if isinstance(promised, (list, tuple)):
+        return [_fill(t, supply) for t in promised]
+    return next(supply) if isinstance(promised, torch.Tensor) else None
+
+
+def describe(node: Node) -> str:
+    """A node as an error or a dump shows it: the op, its arguments, the user's line."""
+    op = op_of(node)
+    name = op.name() if op is not None else str(node.target)
+    arguments = ", ".join([*map(str, node.args), *(f"{k}={v}" for k, v in node.kwargs.items())])
+    line = user_line(node)
+    return f"{name}({arguments})" + (f"  # {line}" if line else "")
+
+
+def describe_place(node: Node) -> str:
+    """A node's name in the program: the user's line and the op. StableHLO and HLO carry it as the location."""
+    op = op_of(node)
+    return f"{user_line(node) or node.name} {op.name() if op is not None else node.name}".replace("/", "|")
+
+
+def user_line(node: Node) -> str:
+    """ "file:line in function" of the user's program that made the node, "" if it is not known."""
+    frames = [f.strip() for f in (node.meta.get("stack_trace") or "").splitlines() if f.strip().startswith("File ")]
+    if not frames:
+        return ""
+    file, line, function = (part.strip() for part in frames[-1].removeprefix("File ").rsplit(",", 2))
+    where = f"{file.strip(chr(34))}:{line.removeprefix('line ')} {function}"
+    return f"{where} (backward)" if node.meta.get("partitioner_tag") == "is_backward" else where
+
+
+def _attribute(node: Node) -> Any:
+    value: Any = node.graph.owning_module
+    for part in str(node.target).split("."):
+        value = getattr(value, part)
+    return value
+
+
+def constants(nodes: Iterable[Node]) -> dict[Node, torch.Tensor]:
+    """The tensors that are attributes of the graph's module."""
+    return {n: _attribute(n) for n in nodes if n.op == "get_attr"}
+
+
+# --- ops that mean something else, or more, to a graph than to an array ---
+
+
+def _sym_size(run: Evaluation, node: Node, x: jax.Array, dim: int) -> int:
+    return int(x.shape[dim])
+
+
+def _sym_numel(run: Evaluation, node: Node, x: jax.Array) -> int:
+    return int(x.size)
+
+
+def _sym_stride(run: Evaluation, node: Node, x: jax.Array, dim: int) -> int:
+    source = node.args[0]
+    assert isinstance(source, Node)
+    return run.sizes.of(source.meta["val"].stride())[dim]
+
+
+def _sym_storage_offset(run: Evaluation, node: Node, x: jax.Array) -> int:
+    source = node.args[0]
+    assert isinstance(source, Node)
+    return run.sizes.of([source.meta["val"].storage_offset()])[0]
+
+
+def _as_strided(
+    run: Evaluation, node: Node, x: jax.Array, size: Sequence[int], stride: Sequence[int], offset: int | None = None
+) -> jax.Array:
+    """Strides count in the memory that the base has in PyTorch: found by the strides of its fake tensor."""
+    source = node.args[0]
+    assert isinstance(source, Node)
+    fake = source.meta["val"]
+    base = _memory(run, source)
+    start, first = run.sizes.of([fake.storage_offset(), base.meta["val"].storage_offset()])
+    at = (start if offset is None else offset) - first
+    plan = view.plan(run.layout(base), view.Layout(fake.dtype, tuple(size), tuple(stride), at))
+    return view.read(run.values[base], plan.structure, plan.starts)
+
+
+def _as_strided_scatter(
+    run: Evaluation,
+    node: Node,
+    x: jax.Array,
+    src: jax.Array,
+    size: Sequence[int],
+    stride: Sequence[int],
+    offset: int | None = None,
+) -> jax.Array:
+    source = node.args[0]
+    assert isinstance(source, Node)
+    start = run.sizes.of([source.meta["val"].storage_offset()])[0]
+    at = 0 if offset is None else offset - start
+    plan = view.plan(run.layout(source), view.Layout(source.meta["val"].dtype, tuple(size), tuple(stride), at))
+    return view.write(x, plan.structure, plan.starts, jnp.broadcast_to(src, tuple(size)))
+
+
+def _memory(run: Evaluation, node: Node) -> Node:
+    """The dense tensor that the node's is a view of (the node itself, if that is dense)."""
+    while True:
+        layout = run.layout(node)
+        source = node.args[0] if node.args else None
+        if is_dense(layout.sizes, layout.strides) or not isinstance(source, Node) or not _shares_memory(source, node):
+            return node
+        node = source
+
+
+def _shares_memory(source: Node, node: Node) -> bool:
+    op = op_of(node)
+    returns = op._schema.returns if op is not None else []
+    return bool(returns) and returns[0].alias_info is not None and isinstance(source.meta.get("val"), torch.Tensor)
+
+
+def is_dense(sizes: Sequence[int], strides: Sequence[int]) -> bool:
+    """Whether each element of the memory that the tensor spans belongs to it, once."""
+    expected = 1
+    for n, s in sorted(zip(sizes, strides, strict=True), key=lambda d: (d[1], d[0])):
+        if n == 0:
+            return True
+        if n != 1 and s != expected:
+            return False
+        expected *= n
+    return True
+
+
+def _assert_scalar(run: Evaluation, node: Node, holds: bool, message: str) -> None:
+    """A condition on sizes, which are numbers here: each set of sizes is checked when it is first met."""
+    if not holds:
+        raise RuntimeError(message)
+
+
+def _to_device(run: Evaluation, node: Node, x: jax.Array, *device: Any, **named: Any) -> jax.Array:
+    return x
+
+
+def _copy(run: Evaluation, node: Node, x: jax.Array, source: jax.Array, non_blocking: bool = False) -> jax.Array:
+    """`copy_` to a placeholder: its new content, which the program returns."""
+    made: jax.Array = apply(aten.copy.default, [x, source], {}, [Spec(tuple(x.shape), node.meta["val"].dtype)])[0]
+    return made
+
+
+_SPECIAL: dict[OpOverload, Callable[..., Any]] = {
+    aten._assert_scalar.default: _assert_scalar,
+    aten.sym_size.int: _sym_size,
+    aten.sym_numel.default: _sym_numel,
+    aten.sym_stride.int: _sym_stride,
+    aten.sym_storage_offset.default: _sym_storage_offset,
+    aten.as_strided.default: _as_strided,
+    aten.as_strided_scatter.default: _as_strided_scatter,
+    aten.copy_.default: _copy,
+    torch.ops.prims.device_put.default: _to_device,
+}

@@ -1,0 +1,91 @@
+"""Making Dynamo know the backend when something imports Dynamo, and not before: it takes seconds to import."""
+
+from __future__ import annotations
+
+import importlib.abc
+import importlib.util
+import sys
+from collections.abc import Callable, Sequence
+from importlib.machinery import ModuleSpec
+from types import ModuleType
+from typing import Any
+
+import torch
+
+_DYNAMO = "torch._dynamo"
+
+
+def register_lazily(name: str) -> None:
+    """Register the backend under "pjrt" and the device's `name` as soon as Dynamo is imported, or now if it is."""
+    if _DYNAMO in sys.modules:
+        _register(name)
+    else:
+        sys.meta_path.insert(0, _AfterImport(_DYNAMO, lambda: _register(name)))
+
+
+class _AfterImport(importlib.abc.MetaPathFinder):
+    """Finds one module as Python would, once, and calls a function when it has been executed."""
+
+    def __init__(self, module: str, then: Callable[[], None]) -> None:
+        self.module = module
+        self.then = then
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        if fullname != self.module:
+            return None
+        sys.meta_path.remove(self)
+        spec = importlib.util.find_spec(fullname)
+        if spec is None or spec.loader is None:
+            return spec
+        execute = spec.loader.exec_module
+
+        def execute_and_then(module: ModuleType) -> None:
+            execute(module)
+            self.then()
+
+        spec.loader.exec_module = execute_and_then  # type: ignore[method-assign]
+        return spec
+
+
+def _register(name: str) -> None:
+    from torch._dynamo.backends.registry import _COMPILER_FNS, register_backend
+    from torch._dynamo.device_interface import get_registered_device_interfaces, register_interface_for_device
+
+    for backend in dict.fromkeys(["pjrt", name]):
+        if backend not in _COMPILER_FNS:
+            register_backend(_backend, name=backend)
+    get_registered_device_interfaces()  # PyTorch's own first: it has one named "tpu"
+    register_interface_for_device(name, _interface())
+    torch._dynamo.trace_rules.add(__name__.partition(".")[0])  # our own frames are not the user's program
+    _prefer_for_the_device(name)
+
+
+def _backend(gm: torch.fx.GraphModule, example_inputs: list[Any], **kwargs: Any) -> Callable[..., Any]:
+    from .backend import pjrt
+
+    return pjrt(gm, example_inputs, **kwargs)
+
+
+def _interface() -> Any:
+    from .interface import Interface
+
+    return Interface
+
+
+def _prefer_for_the_device(name: str) -> None:
+    """Give graphs on the device to this backend where a program asked for none: Inductor has no code for it.
+
+    `torch.compile(model)` means Inductor whatever the device, and asks nobody. The mode and options that it was given
+    are for a code generator that does not run.
+    """
+    wrapper = torch._TorchCompileInductorWrapper
+    inductor = wrapper.__call__
+
+    def compile_graph(self: Any, model: Any, inputs: Any, **kwargs: Any) -> Any:
+        if any(isinstance(x, torch.Tensor) and x.device.type == name for x in inputs):
+            return _backend(model, inputs)
+        return inductor(self, model, inputs, **kwargs)
+
+    wrapper.__call__ = compile_graph  # type: ignore[assignment, method-assign]

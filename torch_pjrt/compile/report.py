@@ -1,0 +1,170 @@
+"""What torch.compile did: graphs, programs and their costs, graph breaks, recompiles."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass, field
+from typing import Any
+
+import jax
+from torch.fx import GraphModule
+
+
+@dataclass(frozen=True, slots=True)
+class ProgramRecord:
+    """One executable of a graph.
+
+    Attributes:
+        sizes: the values of the graph's symbolic sizes that it is for.
+        compile_seconds: tracing, lowering and compiling.
+        flops, bytes_accessed: XLA's estimate for one run; None where the platform gives none.
+        argument_bytes, output_bytes, temporary_bytes, donated_bytes: device memory; donated is the part of the
+            arguments whose memory outputs take over.
+        donated: numbers of the inputs that it may overwrite.
+    """
+
+    sizes: tuple[int, ...]
+    compile_seconds: float
+    flops: float | None
+    bytes_accessed: float | None
+    argument_bytes: int | None
+    output_bytes: int | None
+    temporary_bytes: int | None
+    donated_bytes: int | None
+    donated: tuple[int, ...]
+
+    @staticmethod
+    def of(executable: Any, seconds: float, donated: list[int], sizes: tuple[int, ...]) -> ProgramRecord:
+        """The record of a freshly compiled executable."""
+        compiled = executable.compiled
+        costs = _asked(compiled, "cost_analysis") or {}
+        memory = _asked(compiled, "memory_analysis")
+        return ProgramRecord(
+            sizes,
+            seconds,
+            costs.get("flops"),
+            costs.get("bytes accessed"),
+            getattr(memory, "argument_size_in_bytes", None),
+            getattr(memory, "output_size_in_bytes", None),
+            getattr(memory, "temp_size_in_bytes", None),
+            getattr(memory, "alias_size_in_bytes", None),
+            tuple(donated),
+        )
+
+
+def _asked(compiled: Any, question: str) -> Any:
+    """What the platform's plugin answers; None if it has no answer to give."""
+    try:
+        return getattr(compiled, question)()
+    except (AttributeError, NotImplementedError, jax.errors.JaxRuntimeError):
+        return None
+
+
+@dataclass(slots=True)
+class GraphRecord:
+    """One FX graph: "forward", "backward" or "inference".
+
+    Attributes:
+        kind: which of them it is.
+        nodes: how many operations it has.
+        segments: one for a graph that is one program; more where ops run outside of it, on eager traces.
+        eager_ops: the ops that do, with how often they occur.
+        programs: its executables so far.
+    """
+
+    kind: str
+    nodes: int
+    segments: int = 1
+    eager_ops: dict[str, int] = field(default_factory=dict)
+    programs: list[ProgramRecord] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class Report:
+    """All of it, since the start of the process or the last `reset`.
+
+    `print(report)` gives the text; the attributes are for programs.
+
+    Attributes:
+        graphs: what Dynamo handed over, in order.
+        graph_breaks: (the user's line, the reason) of each.
+        recompiles: (function, the guard that failed) of each.
+    """
+
+    graphs: list[GraphRecord] = field(default_factory=list)
+
+    def add_graph(self, kind: str, gm: GraphModule) -> GraphRecord:
+        """Begin the record of a graph."""
+        record = GraphRecord(kind, sum(n.op == "call_function" for n in gm.graph.nodes))
+        self.graphs.append(record)
+        return record
+
+    @property
+    def graph_breaks(self) -> list[tuple[str, str]]:
+        dynamo = sys.modules.get("torch._dynamo.utils")
+        return [] if dynamo is None else [_break(r) for r in dynamo.graph_break_reasons]
+
+    @property
+    def recompiles(self) -> list[tuple[str, str]]:
+        dynamo = sys.modules.get("torch._dynamo.utils")
+        if dynamo is None:
+            return []
+        return [
+            (f"{code.co_filename}:{code.co_firstlineno} {code.co_name}", str(reason))
+            for code, reasons in dynamo.guard_failures.items()
+            for reason in reasons
+        ]
+
+    def __str__(self) -> str:
+        programs = [p for g in self.graphs for p in g.programs]
+        seconds = sum(p.compile_seconds for p in programs)
+        lines = [f"{len(self.graphs)} graphs, {len(programs)} programs compiled in {seconds:.1f} s"]
+        for number, graph in enumerate(self.graphs):
+            lines.append(f"graph {number} ({graph.kind}): {graph.nodes} nodes")
+            if graph.eager_ops:
+                ops = ", ".join(f"{name} ×{n}" for name, n in graph.eager_ops.items())
+                lines.append(f"  in {graph.segments} segments; run by eager: {ops}")
+            lines += [f"  {_line(p)}" for p in graph.programs]
+        for where, reason in self.graph_breaks:
+            lines.append(f"graph break at {where}: {reason}")
+        for function, guard in self.recompiles:
+            lines.append(f"recompile of {function}: {guard}")
+        return "\n".join(lines)
+
+
+def _line(p: ProgramRecord) -> str:
+    parts = [f"sizes {list(p.sizes)}"] if p.sizes else []
+    parts.append(f"compiled in {p.compile_seconds:.2f} s")
+    if p.flops is not None:
+        parts.append(f"{p.flops:,.0f} FLOPs")
+    if p.bytes_accessed is not None:
+        parts.append(f"{p.bytes_accessed:,.0f} bytes accessed")
+    for name in ("argument", "output", "temporary", "donated"):
+        size = getattr(p, f"{name}_bytes")
+        if size is not None:
+            parts.append(f"{name} {size:,} B")
+    return ", ".join(parts)
+
+
+def _break(reason: Any) -> tuple[str, str]:
+    frame = reason.user_stack[-1] if reason.user_stack else None
+    where = f"{frame.filename}:{frame.lineno} in {frame.name}" if frame is not None else "<unknown line>"
+    return where, str(reason.reason).strip().splitlines()[0]
+
+
+REPORT = Report()
+
+
+def report() -> Report:
+    """What torch.compile has done for the device so far: print it, or read its attributes.
+
+    Example:
+        >>> torch.pjrt.compiler.report().graphs[0].programs[0].flops
+        2048.0
+    """
+    return REPORT
+
+
+def reset() -> None:
+    """Begin a new report. `torch.compiler.reset()` empties Dynamo's part: graph breaks and recompiles."""
+    REPORT.graphs.clear()

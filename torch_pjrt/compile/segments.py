@@ -1,0 +1,91 @@
+"""A graph as one program or, where some of its ops have no lowering, as several with eager ops in between."""
+
+from __future__ import annotations
+
+import operator
+from collections import Counter
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch._ops import OpOverload
+from torch.fx import GraphModule, Node
+from torch.fx.passes.split_module import split_module
+
+from .draws import op_of
+from .evaluate import can_lower
+from .inline import inline_regions
+from .options import Options
+from .program import Program
+from .report import REPORT
+
+aten = torch.ops.aten
+Boxed = Callable[[list[Any]], Sequence[Any]]
+
+
+def compile_graph(gm: GraphModule, kind: str, options: Options) -> Boxed:
+    """A function that takes the graph's arguments in a list, which it empties, and returns its outputs."""
+    inline_regions(gm)
+    strangers = [n for n in gm.graph.nodes if n.op == "call_function" and not _fits(n)]
+    if not strangers:
+        return Program(gm, kind, options).call
+    return _Segmented(gm, kind, options, strangers)
+
+
+def _fits(node: Node) -> bool:
+    """Whether the node can be part of a program: it has a lowering, and every size it has follows from arguments."""
+    if not can_lower(node) or node.meta.get("unbacked_bindings"):
+        return False
+    op = op_of(node)
+    return op is None or op is aten.copy_.default or not (isinstance(op, OpOverload) and op._schema.is_mutable)
+
+
+class _Segmented:
+    """Runs of nodes that are programs, and between them ops that PyTorch's dispatcher runs, on the CPU if need be."""
+
+    def __init__(self, gm: GraphModule, kind: str, options: Options, strangers: Sequence[Node]) -> None:
+        self._boxed_call = True  # it empties the list that it is called with
+        apart = set(strangers)
+        for node in gm.graph.nodes:
+            if node.target is operator.getitem and node.args[0] in apart:
+                apart.add(node)  # programs pass tensors to each other, not tuples
+        number = 0
+        parts: dict[Node, int] = {}
+        before_was_apart = False
+        for node in gm.graph.nodes:
+            if node.op in ("placeholder", "output", "get_attr"):
+                continue
+            if (node in apart) != before_was_apart:
+                number += 1
+                before_was_apart = node in apart
+            parts[node] = number
+        eager = {parts[n] for n in apart if n in parts}
+        self.whole = split_module(gm, None, lambda n: parts[n], keep_original_order=True)  # type: ignore[arg-type]
+        programs = 0
+        for name, part in list(self.whole.named_children()):
+            if not name.startswith("submod_") or not isinstance(part, GraphModule):
+                continue
+            if int(name.removeprefix("submod_")) not in eager:
+                setattr(self.whole, name, _Unboxed(Program(part, kind, options).call))
+                programs += 1
+        record = REPORT.add_graph(kind, gm)
+        record.segments = programs + len(eager)
+        record.eager_ops = dict(Counter(str(n.target) for n in strangers))
+
+    def __call__(self, args: list[Any]) -> Any:
+        given = tuple(args)
+        args.clear()
+        with torch.no_grad():
+            return self.whole(*given)
+
+
+class _Unboxed(torch.nn.Module):
+    """A program as a module: what `split_module` calls."""
+
+    def __init__(self, call: Callable[[list[Any]], Any]) -> None:
+        super().__init__()
+        self.call = call
+
+    def forward(self, *args: Any) -> Any:
+        outputs = self.call(list(args))
+        return outputs[0] if len(outputs) == 1 else outputs
