@@ -219,6 +219,7 @@ const OpEntry* find_entry(const Hash128& key) {
 Call read_call(const OpInfo& info, const Stack& stack) {
   Call call;
   call.key.add(&info);
+  call.key.add(static_cast<uint64_t>(c10::get_default_dtype_as_scalartype())); // decides what dividing integers gives
   auto args = torch::jit::last(stack, info.args.size());
   for (size_t i = 0; i < info.args.size(); ++i) {
     const auto& arg = info.args[i];

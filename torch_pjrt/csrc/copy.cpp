@@ -1,4 +1,5 @@
 // Copies: within a device they are recorded or, where possible, only rebind; to and from the host they transfer.
+#include "findings.h"
 #include "guard.h"
 #include "memory.h"
 #include "modes.h"
@@ -130,6 +131,9 @@ ValuePtr materialized(const at::Tensor& t, const char* cause) {
   }
   py::gil_scoped_acquire gil;
   array_of(value, cause);
+  // Nobody follows the array to where it goes, another device or another library: it must be known to be right.
+  if (cause == nullptr)
+    raise_findings(value->run);
   return value;
 }
 
@@ -251,8 +255,10 @@ PyObject* tensor_array(const at::Tensor& tensor, bool to_export) {
       value = ready_value(value->layout, value->device, py::handle(value->array).attr("copy")());
       rebind(tensor, value);
     }
+  }
+  {
     StateLock lock;
-    value->exported = true;
+    value->exported = true; // JAX may share its memory with arrays that no reference count tells of
   }
   return Py_NewRef(value->array);
 }

@@ -32,31 +32,32 @@ std::deque<Run>& runs() {
   return *r;
 }
 uint64_t last_number = 0;
-std::shared_ptr<Failure>& unreported() {
-  static auto* f = new std::shared_ptr<Failure>;
+std::deque<std::shared_ptr<Failure>>& unreported() {
+  static auto* f = new std::deque<std::shared_ptr<Failure>>;
   return *f;
 }
 
-// Fails these results of the first run (all of them if it is not known which), and those of every later run that read
-// one that failed.
-void fail_front(const std::shared_ptr<Failure>& failure, const std::optional<std::vector<size_t>>& results) {
+// Fails these results of a run (all of them if it is not known which), and those of every later run that read one.
+void fail(
+    const Run& first, const std::shared_ptr<Failure>& failure, const std::optional<std::vector<size_t>>& results) {
   ska::flat_hash_set<const Value*> failed;
-  auto fail = [&](const WeakValue& weak) {
+  std::vector<ValuePtr> kept; // a value's end may run Python, which must not happen while the runs are walked
+  auto fail_value = [&](const WeakValue& weak) {
     failed.insert(weak._unsafe_get_target());
     if (auto value = weak.lock()) {
       StateLock lock;
       value->failure = failure;
+      kept.push_back(std::move(value));
     }
   };
-  const auto& made = runs().front().results;
-  for (size_t i = 0; i < made.size(); ++i)
+  for (size_t i = 0; i < first.results.size(); ++i)
     if (!results || std::find(results->begin(), results->end(), i) != results->end())
-      fail(made[i]);
-  for (size_t i = 1; i < runs().size(); ++i)
-    for (const auto& input : runs()[i].inputs)
+      fail_value(first.results[i]);
+  for (const auto& run : runs())
+    for (const auto& input : run.inputs)
       if (failed.find(input._unsafe_get_target()) != failed.end()) {
-        for (const auto& result : runs()[i].results)
-          fail(result);
+        for (const auto& result : run.results)
+          fail_value(result);
         break;
       }
 }
@@ -84,34 +85,34 @@ void look_at_findings(uint64_t until) {
   while (!runs().empty()) {
     uint64_t number = runs().front().number;
     py::object findings = runs().front().findings;
+    py::object said = py::none();
     if (!findings.is_none()) {
-      py::object said = bridge().verdict(runs().front().program, findings, number <= until);
+      said = bridge().verdict(runs().front().program, findings, number <= until);
       if (runs().empty() || runs().front().number != number)
         continue; // another thread has seen to it while this one waited
       if (said.ptr() == Py_False)
         return;
-      if (!said.is_none()) {
-        auto [exception, results] = said.cast<std::pair<py::object, std::optional<std::vector<size_t>>>>();
-        auto failure = std::make_shared<Failure>(exception.release().ptr());
-        fail_front(failure, results);
-        if (!unreported())
-          unreported() = failure;
-      }
     }
     Run done = std::move(runs().front());
     runs().pop_front();
+    if (said.is_none())
+      continue;
+    auto [exception, results] = said.cast<std::pair<py::object, std::optional<std::vector<size_t>>>>();
+    auto failure = std::make_shared<Failure>(exception.release().ptr());
+    unreported().push_back(failure);
+    fail(done, failure, results);
   }
 }
 
 void raise_findings(uint64_t until) {
   look_at_findings(until);
-  if (auto failure = unreported())
-    throw_failure(failure);
+  if (!unreported().empty())
+    throw_failure(std::shared_ptr<Failure>(unreported().front()));
 }
 
 void reported(const std::shared_ptr<Failure>& failure) {
-  if (unreported() == failure)
-    unreported() = nullptr;
+  auto& open = unreported();
+  open.erase(std::remove(open.begin(), open.end(), failure), open.end());
 }
 
 } // namespace torch_pjrt

@@ -36,6 +36,8 @@ void set_bridge(const py::dict& f) {
   b.compile = f["compile"];
   b.run = f["run"];
   b.verdict = f["verdict"];
+  b.hold_interrupts = f["hold_interrupts"];
+  b.release_interrupts = f["release_interrupts"];
   b.source = f["source"];
   b.upload = f["upload"];
   b.download = f["download"];

@@ -19,6 +19,8 @@ struct Bridge {
   py::object fallback; // (op, args) -> results
   py::object compile; // (trace description) -> executable
   py::object run; // (program, inputs, floats, ints, keys) -> (arrays, findings or None)
+  py::object hold_interrupts; // () -> whether Ctrl-C is now noted instead of raised
+  py::object release_interrupts; // (what hold_interrupts returned) raises KeyboardInterrupt if it was heard
   py::object verdict; // (program, findings, wait) -> (exception, its results), None (all well) or False (not known yet)
   py::object source; // () -> the user's line
   py::object upload; // (CPU tensor, device index) -> array

@@ -26,13 +26,7 @@ c10::Stream stream_of(c10::DeviceIndex device, c10::StreamId id) {
 void dispatch(Event& event) {
   if (event.trace == 0)
     return;
-  bool pending = false;
-  {
-    StateLock lock;
-    pending = current_trace(event.device).id == event.trace;
-  }
-  if (pending)
-    flush(event.device);
+  flush(event.device); // if another thread is running the trace at this moment, this waits for it
   event.trace = 0;
   py::gil_scoped_acquire gil;
   event.mark = bridge().mark().cast<int64_t>();

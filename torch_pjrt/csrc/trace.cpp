@@ -234,6 +234,7 @@ void run_trace(std::unique_ptr<Trace> trace, bool may_split) {
   std::vector<ValuePtr> results;
   Hash128 key = t.hash;
   key.add(float32_precision());
+  key.add(static_cast<uint64_t>(c10::get_default_dtype_as_scalartype())); // lowerings read it too
   {
     StateLock lock;
     for (uint32_t i = 0; i < t.outs.size(); ++i) {
@@ -267,6 +268,7 @@ void run_trace(std::unique_ptr<Trace> trace, bool may_split) {
     }
   }
   bool dispatched = false;
+  py::object held = py::bool_(false); // Ctrl-C waits until the results are bound
   try {
     if (may_split)
       memory.require();
@@ -283,6 +285,7 @@ void run_trace(std::unique_ptr<Trace> trace, bool may_split) {
     } else {
       ++counters().cache_hits;
     }
+    held = bridge().hold_interrupts();
     dispatched = true;
     py::object made = bridge().run(executable, inputs, as_numpy(t.floats), as_numpy(t.ints), as_numpy(t.keys));
     ++counters().traces_run;
@@ -317,15 +320,19 @@ void run_trace(std::unique_ptr<Trace> trace, bool may_split) {
     // Ctrl-C while compiling, or out of memory: nothing has run, so the trace can simply wait to be run again.
     bool interrupted = !dispatched && PyErr_GivenExceptionMatches(exception, PyExc_KeyboardInterrupt) != 0;
     bool no_memory = is_out_of_memory(exception) && (!dispatched || has_inputs(t));
-    if (may_split && (interrupted || no_memory) && resume(trace))
+    if (may_split && (interrupted || no_memory) && resume(trace)) {
+      bridge().release_interrupts(held);
       throw_exception(exception);
+    }
     {
       StateLock lock;
       for (auto& v : results)
         v->failure = failure;
     }
+    bridge().release_interrupts(held);
     throw_exception(exception);
   }
+  bridge().release_interrupts(held);
 }
 
 } // namespace

@@ -4,6 +4,7 @@
 #include "state.h"
 
 #include <atomic>
+#include <utility>
 #include <vector>
 
 namespace torch_pjrt {
@@ -79,10 +80,14 @@ Failure::~Failure() {
 }
 
 Value::~Value() {
+  release_resources();
+}
+
+void Value::release_resources() {
   if (array == nullptr)
     return;
   account_freed(*this);
-  release(array);
+  release(std::exchange(array, nullptr));
 }
 
 void Value::materialize(PyObject* jax_array, uint64_t source_key) {

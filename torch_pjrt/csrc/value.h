@@ -43,6 +43,9 @@ struct Value final : c10::intrusive_ptr_target {
   Value* previous = nullptr;
   Value* next = nullptr;
 
+  // Gives the array up when the last owner goes: c10 destroys a value only when its last weak reference goes too.
+  void release_resources() override;
+
   // Binds the array (takes the reference) and accounts for its memory. Needs the state lock.
   void materialize(PyObject* jax_array, uint64_t source_key);
 };

@@ -9,7 +9,7 @@ from typing import Any
 from torch._C._dynamo.eval_frame import set_eval_frame
 
 from .. import _C
-from ..runtime import in_flight
+from ..runtime import in_flight, interrupts
 from ..runtime.metrics import METRICS
 
 # c10::Treatment in recorder.h.
@@ -274,5 +274,7 @@ _BRIDGE: dict[str, Callable[..., Any]] = {
     "no_device": no_device,
     "device_memory": device_memory,
     "out_of_memory": out_of_memory,
+    "hold_interrupts": interrupts.hold,
+    "release_interrupts": interrupts.release,
 }
 _C.set_bridge({name: _apart_from_dynamo(function) for name, function in _BRIDGE.items()})

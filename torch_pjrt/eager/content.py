@@ -33,7 +33,7 @@ def content(trace: Trace, donated: list[int]) -> str | None:
 
     Example:
         >>> content(trace, donated=[0])
-        'HIGHEST;0;[Spec(torch.float32,(4,))];(0,);[0];0,0,0\\nop|aten::relu|...'
+        'HIGHEST;torch.float32;0;[Spec(torch.float32,(4,))];(0,);[0];0,0,0\\nop|aten::relu|...'
     """
     memory: dict[int, str] = {}
 
@@ -57,7 +57,8 @@ def content(trace: Trace, donated: list[int]) -> str | None:
 
     try:
         numbers = f"{trace.floats},{trace.ints},{trace.keys}"
-        head = f"{precision()};{trace.device};{_text(trace.inputs)};{trace.results};{donated};{numbers}"
+        globals_ = f"{precision()};{torch.get_default_dtype()}"
+        head = f"{globals_};{trace.device};{_text(trace.inputs)};{trace.results};{donated};{numbers}"
         return "\n".join([head, *map(node, trace.nodes)])
     except Unknown:
         return None

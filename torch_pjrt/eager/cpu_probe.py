@@ -40,7 +40,7 @@ _HALF = (torch.float16, torch.bfloat16)
 _NEVER_HALF = ("_linalg_", "linalg_", "cholesky", "lu_", "geqrf", "ormqr", "orgqr", "triangular_solve")
 _LARGEST = 4096  # elements of all stand-ins together
 Dtypes = tuple[torch.dtype | None, ...]
-_PASSED: dict[tuple[Any, ...], Dtypes] = {}
+_PASSED: dict[tuple[Any, ...], Dtypes | None] = {}
 
 
 class _Inconclusive(Exception):
@@ -65,7 +65,7 @@ def result_dtypes(op: OpOverload, given: Mapping[str, Any]) -> Dtypes | None:
     """
     if not _may_ask(op):
         return None
-    signature = (op, *(_signature(x) for x in given.values()))
+    signature = (op, torch.get_default_dtype(), *(_signature(x) for x in given.values()))
     if signature in _PASSED:
         return _PASSED[signature]
     twin = _ON_CPU.get(op.name(), op)
@@ -73,6 +73,7 @@ def result_dtypes(op: OpOverload, given: Mapping[str, Any]) -> Dtypes | None:
         _PASSED[signature] = _ask(twin, given, {})
         return _PASSED[signature]
     except _Inconclusive:
+        _PASSED[signature] = None
         return None
     except NotImplementedError as refusal:
         if not _holds(given, _HALF) or op._schema.name.removeprefix("aten::").startswith(_NEVER_HALF):
@@ -101,8 +102,8 @@ def _signature(x: Any) -> Any:
     if isinstance(x, Tensor):
         return x.dtype, min(x.dim(), 1), x.numel() == 0
     if isinstance(x, (list, tuple)):
-        return tuple(sorted({_signature(i) for i in x}, key=repr)) if x and isinstance(x[0], Tensor) else len(x)
-    return x if isinstance(x, (str, torch.dtype)) else type(x)
+        return tuple(map(_signature, x)) if x and isinstance(x[0], Tensor) else len(x)
+    return x if isinstance(x, (str, bool, torch.dtype)) else type(x)
 
 
 def _holds(given: Mapping[str, Any], dtypes: tuple[torch.dtype, ...]) -> bool:

@@ -61,11 +61,19 @@ def verdict(program: Checked, findings: jax.Array, wait: bool) -> tuple[Exceptio
         None if all is well; False if that isn't known yet and not `wait`; else the error of the first check that
         failed, and the numbers of the program's results that come of it (None: perhaps all).
     """
-    if not wait and not findings.is_ready():  # type: ignore[attr-defined]
-        return False
-    found = np.asarray(findings)
+    try:
+        if not wait and not findings.is_ready():  # type: ignore[attr-defined]
+            return False
+        found = np.asarray(findings)
+    except Exception as error:  # the program itself failed, as the runtime tells whoever reads a result of it
+        return error, None
     (failed,) = np.nonzero(found != FINE)
     if not failed.size:
         return None
-    first = program.checks[failed[0]]
-    return first.error(int(found[failed[0]])), program.depending_on(first.node)
+    spoilt: set[int] = set()
+    for k in failed:
+        depending = program.depending_on(program.checks[k].node)
+        if depending is None:
+            return program.checks[failed[0]].error(int(found[failed[0]])), None
+        spoilt.update(depending)
+    return program.checks[failed[0]].error(int(found[failed[0]])), sorted(spoilt)

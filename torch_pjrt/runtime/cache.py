@@ -36,11 +36,15 @@ class CacheWarning(UserWarning):
 
 @functools.cache
 def directory() -> Path | None:
-    """Where programs are kept, made if need be; None if `TORCH_PJRT_CACHE_DIR` isn't set or can't be used."""
+    """Where programs are kept, made if need be; None if `TORCH_PJRT_CACHE_DIR` isn't set or can't be used.
+
+    Raises ValueError for a `TORCH_PJRT_CACHE_BYTES` that is no whole number.
+    """
     named = os.environ.get("TORCH_PJRT_CACHE_DIR", "").strip()
     if not named:
         return None
     path = Path(named).expanduser()
+    most_bytes()  # a number that is none is an error here, not at some later program
     try:
         path.mkdir(parents=True, exist_ok=True, mode=0o700)
     except OSError as error:
@@ -122,24 +126,24 @@ def discard(key: str) -> None:
 def sweep(path: Path, most: int) -> None:
     """Remove the least recently used programs until the directory holds `most` bytes, and what killed writers left."""
     programs: list[tuple[float, int, Path]] = []
-    for entry in os.scandir(path):
-        name = entry.name
-        if _SUFFIX not in name:
-            continue
-        try:
-            status = entry.stat()
-        except FileNotFoundError:  # another process sweeps too
-            continue
-        if name.endswith(_SUFFIX):
-            programs.append((status.st_mtime, status.st_size, Path(entry.path)))
-        elif time.time() - status.st_mtime > _STALE:
-            Path(entry.path).unlink(missing_ok=True)
+    # Another process may sweep too, and in a directory that others write to some files may not be ours to remove.
+    with suppress(OSError):
+        for entry in os.scandir(path):
+            if _SUFFIX not in entry.name:
+                continue
+            with suppress(OSError):
+                status = entry.stat()
+                if entry.name.endswith(_SUFFIX):
+                    programs.append((status.st_mtime, status.st_size, Path(entry.path)))
+                elif time.time() - status.st_mtime > _STALE:
+                    Path(entry.path).unlink()
     held = sum(size for _, size, _ in programs)
     for _, size, program in sorted(programs):
         if held <= most:
             break
-        program.unlink(missing_ok=True)
-        held -= size
+        with suppress(OSError):
+            program.unlink()
+            held -= size
 
 
 def _path(key: str) -> Path | None:

@@ -1,7 +1,12 @@
-"""Programs that were dispatched and may still be running: what synchronizing and events wait for."""
+"""Programs that were dispatched and may still be running: what synchronizing and events wait for.
+
+A program is known by one of its results, weakly: a strong reference would keep that array from being donated. So one
+whose result the user has dropped cannot be waited for, and counts as ended.
+"""
 
 from __future__ import annotations
 
+import threading
 import weakref
 from collections import deque
 from typing import TYPE_CHECKING
@@ -12,6 +17,7 @@ if TYPE_CHECKING:
 _dispatched = 0
 # (number, one of the results): a program's results are all made when it ends.
 _running: deque[tuple[int, weakref.ref[jax.Array]]] = deque()
+_lock = threading.Lock()
 # With more entries than this, those that have ended are dropped.
 _MANY = 256
 
@@ -19,14 +25,15 @@ _MANY = 256
 def dispatched(results: list[jax.Array]) -> None:
     """Note that a program was dispatched, by its results."""
     global _dispatched
-    _dispatched += 1
-    if results:
+    with _lock:
+        _dispatched += 1
+        if not results:
+            return
         _running.append((_dispatched, weakref.ref(results[-1])))
-    if len(_running) > _MANY:
-        for _ in range(len(_running)):
-            entry = _running.popleft()
-            if not _ended(entry[1]):
-                _running.append(entry)
+        if len(_running) > _MANY:
+            still = [entry for entry in _running if not _ended(entry[1])]
+            _running.clear()
+            _running.extend(still)
 
 
 def mark() -> int:
@@ -36,18 +43,24 @@ def mark() -> int:
 
 def finished(mark: int) -> bool:
     """Whether every program dispatched before `mark` was taken has ended, on any device."""
-    return all(_ended(result) for number, result in tuple(_running) if number <= mark)
+    with _lock:
+        entries = tuple(_running)
+    return all(_ended(result) for number, result in entries if number <= mark)
 
 
 def wait(mark: int) -> None:
     """Block until every program dispatched before `mark` was taken has ended."""
-    while _running and _running[0][0] <= mark:
-        try:
-            array = _running.popleft()[1]()
-        except IndexError:  # another thread took it
+    while True:
+        with _lock:
+            entry = _running[0] if _running and _running[0][0] <= mark else None
+        if entry is None:
             return
+        array = entry[1]()
         if array is not None and not array.is_deleted():
             array.block_until_ready()
+        with _lock:  # only now, or another thread would not wait for it; it may have been as quick
+            if _running and _running[0] is entry:
+                _running.popleft()
 
 
 def _ended(result: weakref.ref[jax.Array]) -> bool:

@@ -93,15 +93,16 @@ def _callable(executable: Any, signature: Signature, index: int) -> Callable[...
     avals = [jax.core.ShapedArray(shape, np.dtype(name)) for shape, name in signature.results]
     n = signature.arguments
 
+    # Made here and not at the first call: with a JAX that wants it otherwise, loading fails and the caller compiles.
+    fast = pxla.MeshExecutableFastpathData(
+        executable, tree, [placement] * n, [placement] * len(avals), avals, [True] * len(avals), [True] * n,
+        [None] * n, (),
+    )  # fmt: skip
+
     def first_call(*arguments: Any) -> tuple[list[jax.Array], Any, bool]:
         placed = [a if isinstance(a, jax.Array) else jax.device_put(a, placement) for a in arguments]
         made = executable.execute_sharded(placed).disassemble_into_single_device_arrays()
-        results = [shards[0] for shards in made]
-        fast = pxla.MeshExecutableFastpathData(
-            executable, tree, [placement] * n, [placement] * len(avals), avals, [True] * len(avals), [True] * n,
-            [None] * n, (),
-        )  # fmt: skip
-        return results, fast, False
+        return [shards[0] for shards in made], fast, False
 
     call: Callable[..., list[jax.Array]] = _jax.pjit(
         "stored", None, first_call, [], [], pxla.JitGlobalCppCacheKeys(), tree_util.dispatch_registry,

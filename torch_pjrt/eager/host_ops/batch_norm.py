@@ -26,7 +26,8 @@ def batch_norm_update_stats(
     variance, mean = torch.var_mean(_wide(input), _but_channels(input), correction=0)
     count = input.numel() / input.size(1)
     _move(running_mean, mean, momentum)
-    _move(running_var, variance * (count / (count - 1)), momentum)
+    unbiased = count / (count - 1) if count != 1 else float("nan")  # one element has no variance, as on the CPU
+    _move(running_var, variance * unbiased, momentum)
     return mean, variance
 
 

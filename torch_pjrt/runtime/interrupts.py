@@ -1,0 +1,40 @@
+"""Ctrl-C while a program is being dispatched: kept until its results are bound.
+
+A program may have taken the memory of its inputs (parameters, an optimizer's state) by the time Python hears the
+signal. Were KeyboardInterrupt raised between the call and the binding, neither the old values nor the new would be had.
+"""
+
+from __future__ import annotations
+
+import signal
+import threading
+from types import FrameType
+
+_heard = threading.Event()
+
+
+def hold() -> bool:
+    """From now on note Ctrl-C instead of raising. Returns whether there was anything to hold: see `release`.
+
+    Signals are the main thread's business, and a handler of the program's own is left alone.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        return False
+    if signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
+        return False
+    signal.signal(signal.SIGINT, _note)
+    return True
+
+
+def release(held: bool) -> None:
+    """Undo `hold`, given what it returned. Raises KeyboardInterrupt if Ctrl-C was heard in between."""
+    if not held:
+        return
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    if _heard.is_set():
+        _heard.clear()
+        raise KeyboardInterrupt
+
+
+def _note(number: int, frame: FrameType | None) -> None:
+    _heard.set()
