@@ -227,3 +227,50 @@ def test_a_loop_of_checked_steps_compiles_nothing_new() -> None:
         assert rows.sum().item() == base("cpu")[step % 3].sum().item()
         compiled.append(torch.pjrt.metrics()["executables_compiled"] - before)  # type: ignore[attr-defined]
     assert compiled[2:] == [0] * 4
+
+
+def test_every_check_that_fails_spoils_what_depends_on_it() -> None:
+    x, y = base("pjrt"), base("pjrt")
+    a = x.index_select(0, torch.tensor([9]).to("pjrt"))
+    b = y.index_select(0, torch.tensor([77]).to("pjrt"))
+    for tensor in (a, b, a, b):
+        with pytest.raises(IndexError, match="is out of bounds for dimension 0 with size 3"):
+            tensor.cpu()
+
+
+def test_two_programs_with_findings_both_raise() -> None:
+    with torch.pjrt.eager_mode("async"):  # type: ignore[attr-defined]
+        for text in ("first", "second"):
+            with pytest.raises(RuntimeError, match=text):
+                torch._assert_async(torch.tensor(0, device="pjrt"), text)
+                torch.pjrt.synchronize()  # type: ignore[attr-defined]
+    torch.pjrt.synchronize()  # type: ignore[attr-defined]
+
+
+def test_what_leaves_the_device_has_been_checked() -> None:
+    program = """
+import numpy as np, torch
+x = torch.arange(12.0).reshape(3, 4)
+bad = torch.tensor([9])
+def wrong():
+    return x.to("pjrt:0").index_select(0, bad.to("pjrt:0"))
+for leave in (lambda t: t.to("pjrt:1"), np.from_dlpack, torch.pjrt.to_jax):
+    try:
+        leave(wrong())
+        print("left")
+    except IndexError as error:
+        print("index 9" in str(error))
+"""
+    assert output(program, JAX_NUM_CPU_DEVICES="2").split() == ["True"] * 3
+
+
+def test_a_checked_result_gives_its_memory_back_at_once() -> None:
+    big = torch.ones(64, 4096, device="pjrt")
+    index = torch.tensor([1, 2, 3]).to("pjrt")
+    torch.pjrt.synchronize()  # type: ignore[attr-defined]
+    before = torch.pjrt.memory_allocated()  # type: ignore[attr-defined]
+    with torch.pjrt.eager_mode("async"):  # type: ignore[attr-defined]
+        rows = big.index_select(0, index)
+        assert torch.pjrt.memory_allocated() == before + 3 * 4096 * 4  # type: ignore[attr-defined]
+        del rows
+        assert torch.pjrt.memory_allocated() == before  # type: ignore[attr-defined]
