@@ -8,7 +8,8 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from .matmul import precision
+from .matmul import precision, product
+from .norm import native_layer_norm
 from .registry import lower
 from .widen import widen
 
@@ -133,11 +134,8 @@ def _spread(mask: Array, shape: tuple[int, ...], mask_type: int | None) -> Array
 
 
 def _linear(x: Array, weight: Array, bias: Array) -> Array:
-    return jnp.matmul(x, weight.T, precision=precision()).astype(x.dtype) + bias
+    return (product(x, weight, (x.ndim - 1, 1)) + widen(bias)).astype(x.dtype)
 
 
 def _layer_norm(x: Array, weight: Array, bias: Array, eps: float) -> Array:
-    wide = widen(x)
-    centred = wide - wide.mean(-1, keepdims=True)
-    scaled = centred / jnp.sqrt(jnp.square(centred).mean(-1, keepdims=True) + eps)
-    return (scaled * widen(weight) + widen(bias)).astype(x.dtype)
+    return native_layer_norm(x, weight.shape, weight, bias, eps)[0].astype(x.dtype)
