@@ -139,6 +139,7 @@ try:
     caught.set()
     print("finished")
 except KeyboardInterrupt:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the next one may be on its way
     caught.set()
     heard = time.monotonic() - began - {after}
     print("interrupted")

@@ -28,7 +28,7 @@ _ASKED = (
     "_addmm_activation", "_foreach_", "_unsafe_", "_upsample_", "_adaptive_avg_pool", "_native_batch_norm",
     "_batch_norm", "_safe_softmax", "_masked_softmax", "__",
 )  # fmt: skip
-_NOT_ASKED = frozenset({"aten::empty_like", "aten::_linalg_check_errors"})
+_NOT_ASKED = frozenset({"aten::empty_like", "aten::_linalg_check_errors", "aten::histc"})
 _ABOUT_DTYPES = re.compile(
     r"\b[Dd]?types?\b|[Cc]omplex|[Bb]ool|\b[Ff]loating|\b[Ii]nteg(er|ral)|tensor for index|used as indices|"
     r"tensors but got"

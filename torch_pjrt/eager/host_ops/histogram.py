@@ -32,7 +32,12 @@ def bincount(self: Tensor, weights: Tensor | None = None, minlength: int = 0) ->
 
 @host_op("aten::histc")
 def histc(self: Tensor, bins: int = 100, min: float = 0, max: float = 0) -> Tensor:
-    """Counts in `bins` equal bins over [min, max]; if both are equal, over the data's own range."""
+    """Counts in `bins` equal bins over [min, max]; if both are equal, over the data's own range.
+
+    Whole numbers are counted too, as on every accelerator: transformers' mixtures of experts count tokens so.
+    """
+    if not self.is_floating_point():
+        return histc(self.to(torch.float32), bins, min, max).to(self.dtype)
     if bins <= 0:
         raise RuntimeError("bins must be > 0")
     low, high = float(min), float(max)
