@@ -123,6 +123,7 @@ def test_a_spawned_process_uses_the_device() -> None:
 INTERRUPTED = """
 import os, signal, sys, threading, time
 import torch
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a job in the background is begun with SIGINT ignored
 name = torch._C._get_privateuse1_backend_name()
 {begin}
 caught = threading.Event()
@@ -197,7 +198,9 @@ def test_ctrl_c_during_a_long_run_stops_the_program() -> None:
 
 def test_a_program_that_nobody_catches_ends_with_the_status_of_an_interrupt() -> None:
     program = """
+        import signal
         import torch
+        signal.signal(signal.SIGINT, signal.default_int_handler)
         name = torch._C._get_privateuse1_backend_name()
         (torch.ones(1, device=name) + 1).tolist()
         print("ready", flush=True)

@@ -17,7 +17,7 @@ def test_the_counts_are_a_plain_dict_of_all_that_is_promised() -> None:
     assert type(figures) is dict
     assert set(figures) == {
         "ops_recorded", "traces_run", "executables_compiled", "cache_hits", "compile_seconds",
-        "fallbacks", "host_syncs", "bytes_to_device", "bytes_to_host",
+        "executables_loaded", "load_seconds", "fallbacks", "host_syncs", "bytes_to_device", "bytes_to_host",
     }  # fmt: skip
     assert type(figures["fallbacks"]) is type(figures["host_syncs"]) is dict
     assert all(not v for v in figures.values()), figures
