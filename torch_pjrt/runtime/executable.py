@@ -17,7 +17,7 @@ import jax
 import numpy as np
 from jax.sharding import SingleDeviceSharding
 
-from . import cache, channels_last, stored
+from . import cache, stored
 from .client import device
 from .in_flight import dispatched
 from .metrics import METRICS
@@ -96,11 +96,8 @@ def compile_function(
 
     with jax.enable_x64(True), warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="Some donated buffers were not usable")
-        jit = functools.partial(jax.jit, donate_argnums=tuple(donate), keep_unused=True, out_shardings=placement)
-        traced = jit(flat).trace(*placed, *present)
-        if device(index).platform == "cpu" and channels_last.has_convolutions(traced.jaxpr.jaxpr):
-            traced = jit(channels_last.rewritten(traced.jaxpr)).trace(*placed, *present)
-        lowered = traced.lower()
+        jitted = jax.jit(flat, donate_argnums=tuple(donate), keep_unused=True, out_shardings=placement)
+        lowered = jitted.lower(*placed, *present)
         compiled = _interruptible(functools.partial(_compile, lowered, asked))
     took = time.perf_counter() - started
     METRICS.executables_compiled += 1
