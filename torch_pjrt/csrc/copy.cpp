@@ -255,10 +255,8 @@ PyObject* tensor_array(const at::Tensor& tensor, bool to_export) {
       value = ready_value(value->layout, value->device, py::handle(value->array).attr("copy")());
       rebind(tensor, value);
     }
-  }
-  {
     StateLock lock;
-    value->exported = true; // JAX may share its memory with arrays that no reference count tells of
+    value->exported = true;
   }
   return Py_NewRef(value->array);
 }

@@ -3,7 +3,7 @@
 What is copied, and what is not:
 
 * device tensor → jax.Array (`to_jax`, `jnp.asarray`): never, on any platform, where the tensor is no view (has the
-  shape that it was made with); of a view a copy is computed.
+  shape that it was made with) and no clone shares its memory still; of a view a copy is computed.
 * jax.Array → device tensor (`from_jax`): never, if the array is on that device.
 * device tensor → DLPack (`np.from_dlpack`, `torch.from_dlpack`, `jax.dlpack.from_dlpack`, CuPy): never, where PJRT's
   plugin exports its memory: cpu, cuda and rocm do. The consumer sees the tensor as it is now. What it writes may or may
@@ -38,7 +38,8 @@ def to_jax(tensor: torch.Tensor) -> jax.Array:
     """
     if tensor.requires_grad:
         raise RuntimeError("JAX does not see PyTorch's autograd graph: use to_jax(tensor.detach())")
-    return _C.array(tensor.detach().resolve_conj().resolve_neg())
+    # JAX may share its memory with arrays that no reference count tells of: it is never donated from here on.
+    return _C.exported_array(tensor.detach().resolve_conj().resolve_neg())
 
 
 def from_jax(array: jax.Array) -> torch.Tensor:
