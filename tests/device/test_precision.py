@@ -18,6 +18,8 @@ IN_XLA = {"highest": "HIGHEST", "high": "HIGH", "medium": "DEFAULT"}
 
 @pytest.fixture(autouse=True)
 def as_before() -> Iterator[None]:
+    torch.backends.fp32_precision = "none"  # what other tests may have left set cannot be read by the older name
+    torch.set_float32_matmul_precision("highest")
     before = torch.get_float32_matmul_precision()
     yield
     torch.backends.fp32_precision = "none"
