@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import itertools
 import os
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import jax
 
+from ..eager.dump import directory
 from ..runtime.executable import Executable
 from .evaluate import describe
 from .report import ProgramRecord
@@ -24,11 +24,9 @@ def write(program: Program, record: ProgramRecord, executable: Executable, lower
 
     The user's lines stand behind the FX nodes, and in the locations of both kinds of IR.
     """
-    directory = os.environ.get("TORCH_PJRT_DUMP")
-    if not directory:
+    path = directory()
+    if path is None:
         return
-    path = Path(directory).expanduser()
-    path.mkdir(parents=True, exist_ok=True)
     stem = f"graph_{os.getpid()}_{next(_NUMBER):04d}_{program.kind}"
     convention = program.convention
     header = [

@@ -1,6 +1,7 @@
 #include "call.h"
 
 #include "guard.h"
+#include "layout_python.h"
 #include "python.h"
 #include "stack_python.h"
 #include "state.h"
@@ -195,18 +196,6 @@ std::pair<py::list, py::list> arguments_and_template(const OpInfo& info, const S
 ska::flat_hash_map<Hash128, OpEntry*, HashOfHash>& entries() {
   static auto* e = new ska::flat_hash_map<Hash128, OpEntry*, HashOfHash>;
   return *e;
-}
-
-// (dtype number, sizes, strides) of one output, as Python gives it.
-const Layout* layout_from(const py::handle& spec) {
-  if (spec.is_none())
-    return nullptr;
-  py::tuple t = py::reinterpret_borrow<py::tuple>(spec);
-  auto sizes = t[1].cast<std::vector<int64_t>>();
-  auto strides = t[2].cast<std::vector<int64_t>>();
-  auto dtype = static_cast<c10::ScalarType>(t[0].cast<int>());
-  StateLock lock;
-  return intern(dtype, sizes, strides);
 }
 
 } // namespace

@@ -3,9 +3,10 @@
 #include "findings.h"
 #include "generator.h"
 #include "guard.h"
+#include "layout_python.h"
+#include "lowering_state.h"
 #include "modes.h"
 #include "plan.h"
-#include "precision.h"
 #include "state.h"
 #include "storage.h"
 
@@ -67,7 +68,7 @@ struct Variant {
   };
   std::vector<Seen> seen;
   std::vector<int64_t> sizes;
-  uint64_t precision = 0; // global state that lowerings read
+  uint64_t state = 0; // global state that lowerings read
   py::object run; // (arrays..., starts if any, keys if any) -> list of arrays; None: nothing to compute
   std::vector<uint32_t> written; // for each written argument: the result that it becomes
   std::vector<Output> outputs;
@@ -88,22 +89,6 @@ struct Slot {
   }
   c10::SmallVector<int64_t, 4> starts;
 };
-
-const Layout* layout_from(const py::handle& given) {
-  py::tuple t = py::reinterpret_borrow<py::tuple>(given);
-  auto dtype = static_cast<c10::ScalarType>(t[0].cast<int>());
-  auto sizes = t[1].cast<std::vector<int64_t>>();
-  auto strides = t[2].cast<std::vector<int64_t>>();
-  StateLock lock;
-  return intern(dtype, sizes, strides);
-}
-
-py::object describe_layout(const Layout* l) {
-  return py::make_tuple(
-      static_cast<int>(l->dtype),
-      py::tuple(py::cast(std::vector<int64_t>(l->sizes.begin(), l->sizes.end()))),
-      py::tuple(py::cast(std::vector<int64_t>(l->strides.begin(), l->strides.end()))));
-}
 
 // A tensor that shares `base`'s storage, without autograd knowing it as a view: PyTorch's own runtime says what is one.
 at::Tensor view_of(const at::Tensor& base, const Layout* layout, int64_t offset) {
@@ -331,7 +316,7 @@ class Graph {
     for (size_t i = 0; i < slots.size(); ++i)
       if (!(v.seen[i] == slots[i].seen()))
         return false;
-    return v.sizes == sizes && v.precision == float32_precision();
+    return v.sizes == sizes && v.state == lowering_state();
   }
 
   const Variant& variant_for(const std::vector<Slot>& slots, const std::vector<int64_t>& sizes) {
@@ -345,7 +330,7 @@ class Graph {
     }
     for (int64_t n : sizes)
       key.add(static_cast<uint64_t>(n));
-    key.add(float32_precision());
+    key.add(lowering_state());
     auto it = variants_.find(key);
     if (it == variants_.end())
       it = variants_.emplace(key, compile(slots, sizes)).first;
@@ -360,8 +345,8 @@ class Graph {
       inputs.append(
           py::make_tuple(
               s.argument,
-              describe_layout(s.own),
-              describe_layout(s.value->layout),
+              python_layout(s.own),
+              python_layout(s.value->layout),
               s.structure == nullptr ? py::none() : py::reinterpret_borrow<py::object>(s.structure->object),
               s.starts.size()));
       variant->seen.push_back(s.seen());
@@ -369,7 +354,7 @@ class Graph {
     if (source_ == 0)
       source_ = source_here();
     variant->sizes = sizes;
-    variant->precision = float32_precision();
+    variant->state = lowering_state();
     py::tuple said = compile_(inputs, sizes);
     variant->run = said[0];
     variant->written = said[1].cast<std::vector<uint32_t>>();
@@ -378,8 +363,7 @@ class Graph {
       Output o;
       o.kind = static_cast<Output::Kind>(t[0].cast<int>());
       o.index = t[1].cast<uint32_t>();
-      if (!t[2].is_none())
-        o.layout = layout_from(t[2]);
+      o.layout = layout_from(t[2]);
       o.offset = t[3].cast<int64_t>();
       o.constant = t[4];
       variant->outputs.push_back(std::move(o));

@@ -12,11 +12,12 @@ c10::TensorOptions on_host(std::optional<c10::ScalarType> dtype) {
 }
 
 at::Tensor send(const at::Tensor& made, std::optional<c10::Device> device) {
-  auto index = device && device->index() >= 0 ? device->index() : current_device();
-  return made.to(c10::Device(c10::kPrivateUse1, index));
+  return made.to(c10::Device(c10::kPrivateUse1, index_of(device)));
 }
 
-at::Tensor tril_indices(
+// tril_indices and triu_indices.
+template <at::Tensor (*make)(int64_t, int64_t, int64_t, at::TensorOptions)>
+at::Tensor triangle_indices(
     int64_t row,
     int64_t col,
     int64_t offset,
@@ -24,18 +25,7 @@ at::Tensor tril_indices(
     std::optional<c10::Layout> /*layout*/,
     std::optional<c10::Device> device,
     std::optional<bool> /*pin_memory*/) {
-  return send(at::tril_indices(row, col, offset, on_host(dtype.value_or(at::kLong))), device);
-}
-
-at::Tensor triu_indices(
-    int64_t row,
-    int64_t col,
-    int64_t offset,
-    std::optional<c10::ScalarType> dtype,
-    std::optional<c10::Layout> /*layout*/,
-    std::optional<c10::Device> device,
-    std::optional<bool> /*pin_memory*/) {
-  return send(at::triu_indices(row, col, offset, on_host(dtype.value_or(at::kLong))), device);
+  return send(make(row, col, offset, on_host(dtype.value_or(at::kLong))), device);
 }
 
 at::Tensor kaiser_window_beta(
@@ -70,8 +60,8 @@ at::Tensor kaiser_window(
 }
 
 TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
-  m.impl("tril_indices", tril_indices);
-  m.impl("triu_indices", triu_indices);
+  m.impl("tril_indices", triangle_indices<at::tril_indices>);
+  m.impl("triu_indices", triangle_indices<at::triu_indices>);
   m.impl("kaiser_window", kaiser_window);
   m.impl("kaiser_window.periodic", kaiser_window_periodic);
   m.impl("kaiser_window.beta", kaiser_window_beta);

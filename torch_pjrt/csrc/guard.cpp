@@ -103,11 +103,6 @@ struct Guard final : c10::impl::DeviceGuardImplInterface {
     return milliseconds(*static_cast<Event*>(start), *static_cast<Event*>(end));
   }
   void recordDataPtrOnStream(const c10::DataPtr& /*data*/, const c10::Stream& /*stream*/) const override {}
-
- private:
-  static c10::DeviceIndex index_of(c10::Device d) {
-    return d.index() < 0 ? current : d.index();
-  }
 };
 
 C10_REGISTER_GUARD_IMPL(PrivateUse1, Guard)
@@ -116,6 +111,10 @@ C10_REGISTER_GUARD_IMPL(PrivateUse1, Guard)
 
 c10::DeviceIndex current_device() {
   return current;
+}
+
+c10::DeviceIndex index_of(std::optional<c10::Device> device) {
+  return device && device->index() >= 0 ? device->index() : current;
 }
 
 void set_current_device(c10::DeviceIndex device) {

@@ -3,12 +3,15 @@
 
 #include <c10/core/Device.h>
 
+#include <optional>
 #include <string>
 #include <utility>
 
 namespace torch_pjrt {
 
 c10::DeviceIndex current_device();
+// The device's index, the current one's where none is given.
+c10::DeviceIndex index_of(std::optional<c10::Device> device);
 void set_current_device(c10::DeviceIndex device);
 // The number of devices, asked of Python once (it starts a PJRT client only where nothing cheaper can tell).
 c10::DeviceIndex device_count();

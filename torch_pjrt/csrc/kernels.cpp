@@ -14,10 +14,6 @@
 namespace torch_pjrt {
 namespace {
 
-c10::DeviceIndex index_of(std::optional<c10::Device> device) {
-  return device && device->index() >= 0 ? device->index() : current_device();
-}
-
 void check_options(std::optional<c10::Layout> layout, std::optional<bool> pin_memory, c10::DeviceIndex device) {
   TORCH_CHECK(
       !layout || *layout == c10::kStrided,

@@ -1,5 +1,6 @@
 #include "memory.h"
 
+#include "layout_python.h"
 #include "trace.h"
 
 #include <pybind11/stl.h>
@@ -37,11 +38,7 @@ bool fits_limit(c10::DeviceIndex device, int64_t more) {
 
 py::tuple describe(const Layout* layout, uint64_t source, uint64_t identity) {
   return py::make_tuple(
-      layout->nbytes(),
-      static_cast<int>(layout->dtype),
-      py::tuple(py::cast(std::vector<int64_t>(layout->sizes.begin(), layout->sizes.end()))),
-      source_line(source),
-      identity);
+      layout->nbytes(), static_cast<int>(layout->dtype), python_sizes(layout->sizes), source_line(source), identity);
 }
 
 } // namespace

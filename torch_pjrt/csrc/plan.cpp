@@ -1,5 +1,6 @@
 #include "plan.h"
 
+#include "layout_python.h"
 #include "python.h"
 #include "state.h"
 #include "storage.h"
@@ -43,14 +44,6 @@ const ViewStructure* intern_structure(const py::object& structure) {
   auto* s = new ViewStructure{py::object(structure).release().ptr(), static_cast<uint32_t>(known->size() + 1)};
   (*known)[py::handle(s->object)] = reinterpret_cast<uintptr_t>(s);
   return s;
-}
-
-py::object python_layout(const Layout* l, int64_t offset) {
-  return py::make_tuple(
-      static_cast<int>(l->dtype),
-      py::tuple(py::cast(std::vector<int64_t>(l->sizes.begin(), l->sizes.end()))),
-      py::tuple(py::cast(std::vector<int64_t>(l->strides.begin(), l->strides.end()))),
-      offset);
 }
 
 // What kept a tensor from being referred to: a plan to work out, or a value whose flush failed.
@@ -111,7 +104,7 @@ bool find_plan(const Layout* base, const Layout* view, int64_t offset, const Pla
 
 void work_out_plan(const Layout* base, const Layout* view, int64_t offset) {
   py::gil_scoped_acquire gil;
-  py::tuple found = bridge().plan(python_layout(base, 0), python_layout(view, offset));
+  py::tuple found = bridge().plan(python_layout(base), python_layout(view) + py::make_tuple(offset));
   Plan plan;
   if (!found[0].is_none()) {
     plan.structure = intern_structure(found[0]);

@@ -1,9 +1,10 @@
 #include "trace.h"
 
 #include "findings.h"
+#include "layout_python.h"
+#include "lowering_state.h"
 #include "memory.h"
 #include "modes.h"
-#include "precision.h"
 #include "python.h"
 #include "recorder.h"
 #include "split.h"
@@ -107,8 +108,7 @@ ska::flat_hash_map<uint64_t, PyObject*>& sources() {
 }
 
 py::object dtype_and_sizes(const Layout* l) {
-  return py::make_tuple(
-      static_cast<int>(l->dtype), py::tuple(py::cast(std::vector<int64_t>(l->sizes.begin(), l->sizes.end()))));
+  return py::make_tuple(static_cast<int>(l->dtype), python_sizes(l->sizes));
 }
 
 py::object describe_operand(const Trace& t, const Operand& o) {
@@ -233,8 +233,7 @@ void run_trace(std::unique_ptr<Trace> trace, bool may_split) {
   std::vector<uint32_t> donatable;
   std::vector<ValuePtr> results;
   Hash128 key = t.hash;
-  key.add(float32_precision());
-  key.add(static_cast<uint64_t>(c10::get_default_dtype_as_scalartype())); // lowerings read it too
+  key.add(lowering_state());
   {
     StateLock lock;
     for (uint32_t i = 0; i < t.outs.size(); ++i) {

@@ -48,12 +48,6 @@ def base_name(op: OpOverload) -> str:
     return name[:-1] if name.endswith("_") and not name.endswith("__") else name
 
 
-def named(dtype: torch.dtype) -> str:
-    """A dtype as ATen's messages call it: "Float"."""
-    name: str = torch.empty(0, dtype=dtype).type().rpartition(".")[2].removesuffix("Tensor")
-    return name
-
-
 def _refuse_for(*names: str) -> Callable[[Check], Check]:
     def register(fn: Check) -> Check:
         _CHECKS.update(dict.fromkeys(names, fn))

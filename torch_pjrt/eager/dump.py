@@ -20,13 +20,20 @@ def wanted() -> bool:
     return bool(os.environ.get("TORCH_PJRT_DUMP"))
 
 
+def directory() -> Path | None:
+    """Where dumps go, made if need be; None if none are wanted."""
+    if not wanted():
+        return None
+    path = Path(os.environ["TORCH_PJRT_DUMP"]).expanduser()
+    path.mkdir(parents=True, exist_ok=True)
+    return path
+
+
 def write(trace: Trace, lowered: jax.stages.Lowered) -> None:
     """Write `trace_<pid>_<n>.txt` (ops with the user's lines) and `.mlir` (StableHLO) if a directory is set."""
-    directory = os.environ.get("TORCH_PJRT_DUMP")
-    if not directory:
+    path = directory()
+    if path is None:
         return
-    path = Path(directory).expanduser()
-    path.mkdir(parents=True, exist_ok=True)
     stem = f"trace_{os.getpid()}_{next(_NUMBER):04d}"
     header = [
         f"device {trace.device}; {len(trace.nodes)} nodes, {len(trace.inputs)} inputs "

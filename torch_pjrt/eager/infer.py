@@ -140,11 +140,10 @@ def infer(
             else:
                 raise
         results = _in_dtypes(results, dtypes)
-    by_name = dict(zip((a.name for a in op._schema.arguments), metas, strict=True))
-    results = in_format(name, by_name, results)
-    changed = [t for n in written(op) for t in _tensors(by_name[n])]
-    _check_shapes_kept(op, args, by_name)
-    changed = _restrided(op, args, by_name, changed)
+    results = in_format(name, given, results)
+    changed = [t for n in written(op) for t in _tensors(given[n])]
+    _check_shapes_kept(op, args, given)
+    changed = _restrided(op, args, given, changed)
     fresh: list[Any] = []
     returned = [results] if len(op._schema.returns) == 1 else list(results or ())
     for value, ret in zip(returned, op._schema.returns, strict=True):
