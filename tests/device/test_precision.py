@@ -18,12 +18,15 @@ IN_XLA = {"highest": "HIGHEST", "high": "HIGH", "medium": "DEFAULT"}
 
 @pytest.fixture(autouse=True)
 def as_before() -> Iterator[None]:
-    torch.backends.fp32_precision = "none"  # what other tests may have left set cannot be read by the older name
-    torch.set_float32_matmul_precision("highest")
-    before = torch.get_float32_matmul_precision()
-    yield
-    torch.backends.fp32_precision = "none"
-    torch.set_float32_matmul_precision(before)
+    # What other tests may have left set cannot be read by the older name; and importing PyTorch's own test tools, as
+    # the conformance tests do, forbids all setting of flags outside this block.
+    with torch.backends.__allow_nonbracketed_mutation():  # type: ignore[no-untyped-call]
+        torch.backends.fp32_precision = "none"
+        torch.set_float32_matmul_precision("highest")
+        before = torch.get_float32_matmul_precision()
+        yield
+        torch.backends.fp32_precision = "none"
+        torch.set_float32_matmul_precision(before)
 
 
 @pytest.fixture

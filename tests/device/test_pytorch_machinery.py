@@ -24,7 +24,9 @@ SKIPPED = {
 
 def run_cases(*options: str, **environment: str) -> dict[str, str]:
     """Run `generic_cases.py` as PyTorch's test files are run; what became of each test, by its name."""
-    inherited = {k: v for k, v in os.environ.items() if not k.startswith(("TORCH_PJRT_", "PYTORCH_TEST"))}
+    # Where CI is set, PyTorch's runner wants the packages of PyTorch's own CI.
+    own = ("TORCH_PJRT_", "PYTORCH_TEST")
+    inherited = {k: v for k, v in os.environ.items() if not k.startswith(own) and k not in ("CI", "GITHUB_ACTIONS")}
     done = subprocess.run(
         [sys.executable, HERE / "generic_cases.py", "-v", *options],
         env=inherited | {"JAX_PLATFORMS": "cpu"} | environment,
