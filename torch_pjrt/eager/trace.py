@@ -16,6 +16,7 @@ from ..lowering.check import Requirement, collecting
 from ..lowering.dtypes import to_numpy
 from ..runtime import cache
 from ..runtime.executable import Executable, compile_function
+from ..runtime.progress import compiling
 from . import dump
 from .content import content
 from .infer import Call, dtype_of
@@ -177,10 +178,11 @@ def compile_trace(description: dict[str, Any]) -> Program:
     # Where somebody wants to see the StableHLO, it has to be made.
     kept = cache.directory() is not None and not dump.wanted()
     try:
-        executable, lowered = compile_function(
-            run, specs, parameters, donated, trace.device, content(trace, donated) if kept else None,
-            lambda: [(node, requirement.kind, requirement.text) for node, requirement in checked],
-        )  # fmt: skip
+        with compiling(lambda: f"a trace of {len(trace.nodes)} operations"):
+            executable, lowered = compile_function(
+                run, specs, parameters, donated, trace.device, content(trace, donated) if kept else None,
+                lambda: [(node, requirement.kind, requirement.text) for node, requirement in checked],
+            )  # fmt: skip
     except Exception as error:
         raise explain(trace, error) from error
     if lowered is not None:
