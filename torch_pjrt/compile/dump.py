@@ -8,13 +8,15 @@ from typing import TYPE_CHECKING
 
 import jax
 
-from ..eager.dump import directory
+from ..eager.dump import directory, wanted
 from ..runtime.executable import Executable
 from .evaluate import describe
 from .report import ProgramRecord
 
 if TYPE_CHECKING:
     from .program import Program
+
+__all__ = ["wanted", "write"]
 
 _NUMBER = itertools.count()
 

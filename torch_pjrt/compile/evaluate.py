@@ -40,9 +40,12 @@ def can_lower(node: Node) -> bool:
     op = op_of(node)
     if op is None:
         return getattr(node.target, "__module__", None) in _PYTHON
-    if op in _IGNORED or op in _SPECIAL:
-        return True
-    return find(op) is not None
+    return lowered_here(op) or find(op) is not None
+
+
+def lowered_here(op: OpOverload) -> bool:
+    """Whether the op means something of its own to a graph, whatever the table of lowerings says."""
+    return op in _IGNORED or op in _SPECIAL
 
 
 class Evaluation:

@@ -81,6 +81,11 @@ class Convention:
         """The arguments that the graph does not write to."""
         return {n for i, n in enumerate(self.placeholders) if i not in self.written}
 
+    @property
+    def tensors(self) -> set[Node]:
+        """The arguments that are tensors of the program."""
+        return {n for n, t in zip(self.placeholders, self.takes, strict=True) if t in (Takes.TENSOR, Takes.HOST)}
+
     def needed(self) -> set[Node]:
         """The nodes that the results depend on."""
         needed: set[Node] = set()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,13 +21,15 @@ from ..lowering.check import Requirement, collecting
 from ..lowering.dtypes import to_numpy
 from ..runtime.executable import Executable, compile_function
 from ..runtime.in_flight import dispatched
+from ..runtime.progress import compiling
 from ..runtime.transfer import upload
-from . import dump
+from . import dump, shared
+from .content import content
 from .draws import op_of
 from .evaluate import Evaluation, constants, describe, user_line
 from .graph import OutputTuple, Takes, read_convention
 from .options import Options
-from .report import REPORT, ProgramRecord
+from .report import REPORT, Origin, ProgramRecord
 from .sizes import Sizes
 
 log = logging.getLogger(__name__)
@@ -82,6 +84,10 @@ class Program:
         self.nodes = list(gm.graph.nodes)
         self.convention = read_convention(gm)
         self.needed = self.convention.needed()
+        # What a program is made of: checks name their nodes by the place in it, which is the same in equal graphs.
+        inside = self.needed | self.convention.tensors
+        self.part = [n for n in self.nodes if n in inside]
+        self.executables: list[Executable] = []
         self.constants = constants(n for n in self.nodes if n in self.needed)
         self.constant_arrays: list[jax.Array] | None = None
         self.record = REPORT.add_graph(kind, gm)
@@ -119,15 +125,17 @@ class Program:
             return None, written, recipes, None
         started = time.perf_counter()
         try:
-            executable, lowered = self._executable(arguments, sizes, ints, extra)
+            with compiling(lambda: f"a {self.kind} graph of {len(self.nodes)} nodes"):
+                executable, lowered, origin = self._executable(arguments, sizes, ints, extra)
         except Exception as error:
             raise self._error("compiling", error) from error
-        record = ProgramRecord.of(executable, time.perf_counter() - started, self._donated(arguments), tuple(ints))
+        self.executables.append(executable)
+        seconds = time.perf_counter() - started
+        record = ProgramRecord.of(executable, seconds, self._donated(arguments), tuple(ints), origin)
         self.record.programs.append(record)
-        log.info(
-            "compiled %s graph %s of %d nodes in %.2f s", self.kind, list(ints), len(self.nodes), record.compile_seconds
-        )
-        dump.write(self, record, executable, lowered)
+        log.info("%s %s graph %s of %d nodes in %.2f s", origin, self.kind, list(ints), len(self.nodes), seconds)
+        if lowered is not None:
+            dump.write(self, record, executable, lowered)
         return self._caller(executable), written, recipes, self._checks(executable)
 
     def _bind(self, arguments: Sequence[Argument], ints: Sequence[int]) -> Sizes:
@@ -175,7 +183,8 @@ class Program:
 
     def _executable(
         self, arguments: Sequence[Argument], sizes: Sizes, ints: Sequence[int], through_views: Sequence[Argument]
-    ) -> tuple[Executable, jax.stages.Lowered]:
+    ) -> tuple[Executable, jax.stages.Lowered | None, Origin]:
+        """The executable, and what it was lowered from if it was compiled for this graph."""
         convention = self.convention
         held = self._constants()
         given = dict(
@@ -220,18 +229,38 @@ class Program:
         specs += [jax.ShapeDtypeStruct(c.shape, c.dtype) for c in held]
         starts = sum(a.starts for a in arguments)
         parameters = [None, _parameter(starts, np.int64), _parameter(4 * convention.draws, np.uint32)]
-        executable, lowered = compile_function(
-            run, specs, parameters, self._donated(arguments), convention.device,
-            notes=lambda: checked, options=self.options.compiler_options,
+        places = {node: i for i, node in enumerate(self.part)}
+        text = self._content(arguments, sizes, given, through_views)
+        return shared.find_or_make(text, self.options.compiler_options, lambda: compile_function(
+            run, specs, parameters, self._donated(arguments), convention.device, text,
+            lambda: [(places[node], r.kind, r.text) for node, r in checked], self.options.compiler_options,
+        ))  # fmt: skip
+
+    def _content(
+        self,
+        arguments: Sequence[Argument],
+        sizes: Sizes,
+        given: Mapping[Node, int],
+        through_views: Sequence[Argument],
+    ) -> str | None:
+        if dump.wanted():
+            return None  # somebody wants to see the StableHLO: it has to be made
+        convention = self.convention
+        return content(
+            self.nodes, self.part, sizes,
+            arguments=[(convention.placeholders[a.index], (a.own, a.base, a.structure, a.starts)) for a in arguments],
+            ints={n: i for n, i in given.items() if n in self.needed},
+            constants=dict(zip(self.constants, self._constants(), strict=True)),
+            results=convention.results,
+            writes=[(convention.placeholders[a.index], convention.written[a.index]) for a in through_views],
+            donated=self._donated(arguments), device=convention.device,
         )  # fmt: skip
-        assert lowered is not None  # no content was given by which to find it compiled
-        return executable, lowered
 
     def _checks(self, executable: Executable) -> Checks | None:
-        found = [
-            Check(i, str(op_of(node) or node.name), user_line(node) or None, r.kind, r.text)
-            for i, (node, r) in enumerate(executable.notes)
-        ]
+        found = []
+        for i, (place, kind, text) in enumerate(executable.notes):
+            node = self.part[place]
+            found.append(Check(i, str(op_of(node) or node.name), user_line(node) or None, kind, text))
         return Checks(tuple(found)) if found else None
 
     def _constants(self) -> list[jax.Array]:

@@ -68,6 +68,16 @@ def _backend(gm: torch.fx.GraphModule, example_inputs: list[Any], **kwargs: Any)
     return pjrt(gm, example_inputs, **kwargs)
 
 
+def _reset() -> None:
+    """What `torch.compiler.reset()` does here: it asks every backend that was used."""
+    shared = sys.modules.get(f"{__package__}.shared")
+    if shared is not None:
+        shared.forget()
+
+
+_backend.reset = _reset  # type: ignore[attr-defined]
+
+
 def _interface() -> Any:
     from .interface import Interface
 
@@ -81,11 +91,16 @@ def _prefer_for_the_device(name: str) -> None:
     are for a code generator that does not run.
     """
     wrapper = torch._TorchCompileInductorWrapper
-    inductor = wrapper.__call__
+    inductor, inductor_reset = wrapper.__call__, wrapper.reset
 
     def compile_graph(self: Any, model: Any, inputs: Any, **kwargs: Any) -> Any:
         if any(isinstance(x, torch.Tensor) and x.device.type == name for x in inputs):
             return _backend(model, inputs)
         return inductor(self, model, inputs, **kwargs)
 
+    def reset(self: Any) -> None:
+        _reset()
+        inductor_reset(self)
+
     wrapper.__call__ = compile_graph  # type: ignore[assignment, method-assign]
+    wrapper.reset = reset  # type: ignore[method-assign]

@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal, get_args
 
 import jax
 from torch.fx import GraphModule
+
+from ..runtime.executable import Executable
+
+# How a graph came by a program: "shared" with an equal graph of this process, or "loaded" from TORCH_PJRT_CACHE_DIR.
+Origin = Literal["compiled", "loaded", "shared"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,7 +22,8 @@ class ProgramRecord:
 
     Attributes:
         sizes: the values of the graph's symbolic sizes that it is for.
-        compile_seconds: tracing, lowering and compiling.
+        origin: "compiled" for this graph, "loaded" from the cache directory, "shared" with an equal graph.
+        compile_seconds: tracing, lowering and compiling, or what there was to do instead.
         flops, bytes_accessed: XLA's estimate for one run; None where the platform gives none.
         argument_bytes, output_bytes, temporary_bytes, donated_bytes: device memory; donated is the part of the
             arguments whose memory outputs take over.
@@ -24,6 +31,7 @@ class ProgramRecord:
     """
 
     sizes: tuple[int, ...]
+    origin: Origin
     compile_seconds: float
     flops: float | None
     bytes_accessed: float | None
@@ -34,13 +42,15 @@ class ProgramRecord:
     donated: tuple[int, ...]
 
     @staticmethod
-    def of(executable: Any, seconds: float, donated: list[int], sizes: tuple[int, ...]) -> ProgramRecord:
-        """The record of a freshly compiled executable."""
-        compiled = executable.compiled
-        costs = _asked(compiled, "cost_analysis") or {}
-        memory = _asked(compiled, "memory_analysis")
+    def of(
+        executable: Executable, seconds: float, donated: list[int], sizes: tuple[int, ...], origin: Origin
+    ) -> ProgramRecord:
+        """The record of an executable that a graph has just got."""
+        costs = _asked(executable.runtime, "cost_analysis") or {}
+        memory = _asked(executable.runtime, "get_compiled_memory_stats")
         return ProgramRecord(
             sizes,
+            origin,
             seconds,
             costs.get("flops"),
             costs.get("bytes accessed"),
@@ -52,10 +62,10 @@ class ProgramRecord:
         )
 
 
-def _asked(compiled: Any, question: str) -> Any:
+def _asked(runtime: Any, question: str) -> Any:
     """What the platform's plugin answers; None if it has no answer to give."""
     try:
-        return getattr(compiled, question)()
+        return getattr(runtime, question)()
     except (AttributeError, NotImplementedError, jax.errors.JaxRuntimeError):
         return None
 
@@ -117,8 +127,7 @@ class Report:
 
     def __str__(self) -> str:
         programs = [p for g in self.graphs for p in g.programs]
-        seconds = sum(p.compile_seconds for p in programs)
-        lines = [f"{len(self.graphs)} graphs, {len(programs)} programs compiled in {seconds:.1f} s"]
+        lines = [f"{len(self.graphs)} graphs; programs: {', '.join(_tally(programs)) or 'none'}"]
         for number, graph in enumerate(self.graphs):
             lines.append(f"graph {number} ({graph.kind}): {graph.nodes} nodes")
             if graph.eager_ops:
@@ -132,9 +141,16 @@ class Report:
         return "\n".join(lines)
 
 
+def _tally(programs: list[ProgramRecord]) -> Iterator[str]:
+    for origin in get_args(Origin):
+        seconds = [p.compile_seconds for p in programs if p.origin == origin]
+        if seconds:
+            yield f"{len(seconds)} {origin} in {sum(seconds):.1f} s"
+
+
 def _line(p: ProgramRecord) -> str:
     parts = [f"sizes {list(p.sizes)}"] if p.sizes else []
-    parts.append(f"compiled in {p.compile_seconds:.2f} s")
+    parts.append(f"{p.origin} in {p.compile_seconds:.2f} s")
     if p.flops is not None:
         parts.append(f"{p.flops:,.0f} FLOPs")
     if p.bytes_accessed is not None:

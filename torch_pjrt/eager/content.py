@@ -45,37 +45,49 @@ def content(trace: Trace, donated: list[int]) -> str | None:
         return text
 
     def operand(o: Operand) -> str:
-        structure = "" if o.structure is None else known(o.structure, _text)
-        return f"{o.kind},{o.index},{o.out},{structure},{o.starts},{o.run_time_starts},{_text(o.base)},{_text(o.view)}"
+        structure = "" if o.structure is None else known(o.structure, text_of)
+        return (
+            f"{o.kind},{o.index},{o.out},{structure},{o.starts},{o.run_time_starts},{text_of(o.base)},{text_of(o.view)}"
+        )
 
     def node(n: Node) -> str:
         call = "" if n.call is None else known(n.call, _call)
-        structure = "" if n.structure is None else known(n.structure, _text)
+        structure = "" if n.structure is None else known(n.structure, text_of)
         operands = ";".join(map(operand, n.operands))
         numbers = f"{n.first_float},{n.first_int},{n.first_key}"
-        return f"{n.kind}|{call}|{operands}|{_text(n.outs)}|{numbers}|{structure}"
+        return f"{n.kind}|{call}|{operands}|{text_of(n.outs)}|{numbers}|{structure}"
 
     try:
         numbers = f"{trace.floats},{trace.ints},{trace.keys}"
-        globals_ = f"{precision()};{torch.get_default_dtype()}"
-        head = f"{globals_};{trace.device};{_text(trace.inputs)};{trace.results};{donated};{numbers}"
+        head = f"{lowering_state()};{trace.device};{text_of(trace.inputs)};{trace.results};{donated};{numbers}"
         return "\n".join([head, *map(node, trace.nodes)])
     except Unknown:
         return None
 
 
 def _call(call: Call) -> str:
-    lowering = find(call.op)
+    return f"{name_of(call.op)}{text_of(call.template)}{text_of(call.specs)}"
+
+
+def name_of(op: OpOverload) -> str:
+    """The op's full name. Raises Unknown if it is lowered elsewhere: our own source is in the key, others' is not."""
+    lowering = find(op)
     if lowering is None or not lowering.fn.__module__.startswith(__package__.partition(".")[0] + "."):
-        raise Unknown(f"{call.op.name()} is lowered outside of this package, whose version does not tell how")
-    return f"{call.op.name()}{_text(call.template)}{_text(call.specs)}"
+        raise Unknown(f"{op.name()} is lowered outside of this package, whose version does not tell how")
+    return op.name()
 
 
-def _text(o: Any) -> str:
+def lowering_state() -> str:
+    """The global state of PyTorch that lowerings read (csrc/lowering_state.h)."""
+    return f"{precision()};{torch.get_default_dtype()}"
+
+
+def text_of(o: Any) -> str:
+    """Numbers, strings, PyTorch's constants, and what is made of them. Raises Unknown for anything else."""
     if o is None or isinstance(o, (bool, int, float, complex, str)):
         return repr(o)
     if isinstance(o, (tuple, list)):
-        return f"{'(' if isinstance(o, tuple) else '['}{','.join(map(_text, o))}]"
+        return f"{'(' if isinstance(o, tuple) else '['}{','.join(map(text_of, o))}]"
     if isinstance(o, _NAMED):
         return str(o)
     if isinstance(o, OpOverload):
@@ -83,6 +95,6 @@ def _text(o: Any) -> str:
     if isinstance(o, enum.Enum):
         return f"{type(o).__name__}.{o.name}"
     if dataclasses.is_dataclass(o):
-        fields = (_text(getattr(o, f.name)) for f in dataclasses.fields(o))
+        fields = (text_of(getattr(o, f.name)) for f in dataclasses.fields(o))
         return f"{type(o).__name__}({','.join(fields)})"
     raise Unknown(f"a {type(o).__name__} has no text of its own")

@@ -28,11 +28,13 @@ _Result = TypeVar("_Result")
 _OPTIONS: dict[str, Any] = {"xla_allow_excess_precision": False}
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, weakref_slot=True)
 class Executable:
     """A compiled program. Its arguments: the trace's inputs, then the run-time parameters that exist."""
 
     compiled: Callable[..., list[jax.Array]]
+    # The same as the runtime knows it: what it costs, its HLO.
+    runtime: Any
     # Which of (floats, ints, keys) the program takes.
     takes: tuple[bool, bool, bool]
     # What `fn` left in `notes` while it was traced.
@@ -84,7 +86,7 @@ def compile_function(
             METRICS.executables_loaded += 1
             METRICS.load_seconds += time.perf_counter() - started
             kept, memory = loaded.notes
-            return Executable(loaded.call, takes, kept, index, memory), None
+            return Executable(loaded.call, loaded.runtime, takes, kept, index, memory), None
         started = time.perf_counter()
     placement = SingleDeviceSharding(device(index))
     placed = [jax.ShapeDtypeStruct(s.shape, s.dtype, sharding=placement) for s in inputs]
@@ -107,7 +109,7 @@ def compile_function(
     memory = working_memory(compiled)
     if key is not None:
         _store(key, compiled, [notes(), memory])
-    return Executable(compiled, takes, notes(), index, memory), lowered
+    return Executable(compiled, compiled.runtime_executable(), takes, notes(), index, memory), lowered
 
 
 def working_memory(compiled: jax.stages.Compiled) -> int:

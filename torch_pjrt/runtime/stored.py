@@ -41,10 +41,12 @@ class Stored:
 
     Attributes:
         call: arrays (or NumPy arrays) in, a list of arrays out.
+        runtime: the executable as the runtime knows it.
         notes: what was stored with it.
     """
 
     call: Callable[..., list[jax.Array]]
+    runtime: Any
     notes: Any
 
 
@@ -72,7 +74,8 @@ def from_bytes(data: bytes, index: int) -> Stored:
     said = json.loads(data[_LENGTH:end])
     results = tuple((tuple(shape), name) for shape, name in said["results"])
     signature = Signature(said["arguments"], results, said["notes"])
-    return Stored(_callable(_load(data[end:], index), signature, index), signature.notes)
+    executable = _load(data[end:], index)
+    return Stored(_callable(executable, signature, index), executable, signature.notes)
 
 
 def _load(serialized: bytes, index: int) -> Any:
