@@ -12,6 +12,7 @@ from torch.fx import GraphModule
 
 from .draws import give_keys
 from .inline import inline_regions
+from .merge import merge_equal
 from .options import Options, read_options
 from .segments import compile_graph
 
@@ -60,7 +61,9 @@ def _partition(options: Options) -> Callable[..., tuple[GraphModule, GraphModule
     def partition(joint: GraphModule, inputs: Any, **settings: Any) -> tuple[GraphModule, GraphModule]:
         inline_regions(joint)
         give_keys(joint)
-        with torch._functorch.config.patch(activation_memory_budget=options.activation_memory_budget):
+        if torch._functorch.config.cse:
+            merge_equal(joint)
+        with torch._functorch.config.patch(cse=False, activation_memory_budget=options.activation_memory_budget):
             parts: tuple[GraphModule, GraphModule] = min_cut_rematerialization_partition(joint, inputs, **settings)
         return parts
 
