@@ -11,6 +11,7 @@ from pathlib import Path
 from tempfile import NamedTemporaryFile
 from typing import Any
 
+import jax
 import pytest
 import torch
 from torch import nn
@@ -182,6 +183,11 @@ def _high(call: Callable[[], None]) -> None:
         torch.set_float32_matmul_precision(before)
 
 
+def _high_in_jax(call: Callable[[], None]) -> None:
+    with jax.default_matmul_precision("float32"):
+        call()
+
+
 def _autocast(call: Callable[[], None]) -> None:
     with torch.autocast(DEVICE, dtype=torch.bfloat16):
         call()
@@ -201,6 +207,7 @@ SAME = torch.arange(12.0).reshape(3, 4)
         pytest.param(_function, torch.ones(4, 3).mT, {}, None, False, id="other strides"),
         pytest.param(_function, SAME, {"options": {"xla_cpu_enable_fast_math": True}}, None, False, id="an option"),
         pytest.param(_function, SAME, {}, _high, False, id="another precision"),
+        pytest.param(_function, SAME, {}, _high_in_jax, False, id="another precision of JAX's"),
         pytest.param(_function, SAME, {}, _default_float64, False, id="another default dtype"),
         pytest.param(_function, SAME, {}, _autocast, False, id="autocast"),
     ],
@@ -303,6 +310,11 @@ def test_a_shared_check_names_the_line_of_the_graph_that_ran() -> None:
         lines.append(int(re.search(r"test_cache\.py:(\d+)", str(caught.value)).group(1)))  # type: ignore[union-attr]
     assert origins()[-1] == "shared"
     assert lines == [lines[0], lines[0] + 1, lines[0] + 3]
+
+
+def test_pytorchs_own_cache_artifacts_are_none() -> None:
+    torch.compile(lambda x: x.sin(), backend="pjrt")(torch.ones(3, device=DEVICE))
+    assert torch.compiler.save_cache_artifacts() is None
 
 
 def test_threads_that_want_the_same_graph_compile_it_once() -> None:

@@ -49,7 +49,7 @@ def content(
 
     Example:
         >>> content(...)
-        "HIGHEST;torch.float32;0;[0];...\\n%0 = argument (6,(4,),(1,)),...: float32[4]..."
+        "('HIGHEST;torch.float32;None',0,...]\\n%0 = argument ((6,(4],(1]],...\\n%1 = aten::sin (%0] {}: ..."
     """
     number = {node: f"%{i}" for i, node in enumerate(part)}
     keys = {node: k for k, node in enumerate(n for n in nodes if draws(n))}

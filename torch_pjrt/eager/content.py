@@ -11,6 +11,7 @@ import enum
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+import jax
 import torch
 from torch._ops import OpOverload
 
@@ -33,7 +34,7 @@ def content(trace: Trace, donated: list[int]) -> str | None:
 
     Example:
         >>> content(trace, donated=[0])
-        'HIGHEST;torch.float32;0;[Spec(torch.float32,(4,))];(0,);[0];0,0,0\\nop|aten::relu|...'
+        'HIGHEST;torch.float32;None;0;[Spec(torch.float32,(4,))];(0,);[0];0,0,0\\nop|aten::relu|...'
     """
     memory: dict[int, str] = {}
 
@@ -78,8 +79,9 @@ def name_of(op: OpOverload) -> str:
 
 
 def lowering_state() -> str:
-    """The global state of PyTorch that lowerings read (csrc/lowering_state.h)."""
-    return f"{precision()};{torch.get_default_dtype()}"
+    """The global state that lowerings read: PyTorch's (csrc/lowering_state.h), and JAX's own, for half products."""
+    half = jax.config.jax_default_matmul_precision  # type: ignore[attr-defined]
+    return f"{precision()};{torch.get_default_dtype()};{half}"
 
 
 def text_of(o: Any) -> str:
