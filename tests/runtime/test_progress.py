@@ -5,14 +5,18 @@ from __future__ import annotations
 import io
 import os
 import pty
+import re
 import threading
 import time
 from collections.abc import Callable, Iterator
 from types import SimpleNamespace
 
 import pytest
+import torch
 
 from torch_pjrt.runtime import progress
+
+from ..conftest import DEVICE
 
 
 @pytest.fixture
@@ -104,6 +108,15 @@ def test_a_terminal_that_takes_nothing_delays_nothing(
             assert stuck.wait(5)
         assert time.perf_counter() - began < 2
         go_on.set()
+
+
+def test_graphs_and_traces_say_what_they_are(terminal: Callable[[], str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(progress, "_LONG", 0)
+    x = torch.ones(37, device=DEVICE)
+    (x.sin().cos() + 0.125).tolist()
+    assert re.search(r"compiling a trace of \d+ operations, 0 s", terminal())
+    torch.compile(lambda t: t.cos().sin() * 0.375, backend="pjrt")(x)
+    assert "compiling the inference graph of 5 nodes, 0 s" in terminal()
 
 
 @pytest.mark.parametrize("stream", [None, io.StringIO(), open(os.devnull, "w")])  # noqa: SIM115

@@ -125,7 +125,7 @@ class Program:
             return None, written, recipes, None
         started = time.perf_counter()
         try:
-            with compiling(lambda: f"a {self.kind} graph of {len(self.nodes)} nodes"):
+            with compiling(lambda: f"the {self.kind} graph of {len(self.nodes)} nodes"):
                 executable, lowered, origin = self._executable(arguments, sizes, ints, extra)
         except Exception as error:
             raise self._error("compiling", error) from error

@@ -28,9 +28,9 @@ def compiling(what: Callable[[], str]) -> Iterator[None]:
     """Show the line if what is done within takes more than 5 s, and erase it at the end.
 
     Example:
-        >>> with compiling(lambda: "a forward graph of 365 nodes"):
+        >>> with compiling(lambda: "the forward graph of 365 nodes"):
         ...     compile_it()
-        torch_pjrt: compiling a forward graph of 365 nodes, 12 s
+        torch_pjrt: compiling the forward graph of 365 nodes, 12 s
     """
     terminal = _terminal()
     if terminal is None:
