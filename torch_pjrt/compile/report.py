@@ -15,7 +15,8 @@ class ProgramRecord:
     """One executable of a graph.
 
     Attributes:
-        sizes: the values of the graph's symbolic sizes that it is for.
+        sizes: the values of the graph's symbolic sizes that it is for; the largest ones if it is padded.
+        padded: whether it also serves smaller sizes, padded to these.
         compile_seconds: tracing, lowering and compiling.
         flops, bytes_accessed: XLA's estimate for one run; None where the platform gives none.
         argument_bytes, output_bytes, temporary_bytes, donated_bytes: device memory; donated is the part of the
@@ -32,9 +33,12 @@ class ProgramRecord:
     temporary_bytes: int | None
     donated_bytes: int | None
     donated: tuple[int, ...]
+    padded: bool = False
 
     @staticmethod
-    def of(executable: Any, seconds: float, donated: list[int], sizes: tuple[int, ...]) -> ProgramRecord:
+    def of(
+        executable: Any, seconds: float, donated: list[int], sizes: tuple[int, ...], padded: bool = False
+    ) -> ProgramRecord:
         """The record of a freshly compiled executable."""
         compiled = executable.compiled
         costs = _asked(compiled, "cost_analysis") or {}
@@ -49,6 +53,7 @@ class ProgramRecord:
             getattr(memory, "temp_size_in_bytes", None),
             getattr(memory, "alias_size_in_bytes", None),
             tuple(donated),
+            padded,
         )
 
 
