@@ -84,9 +84,7 @@ class Buckets:
     def samples(self, chosen: Mapping[Any, int]) -> list[dict[Any, int]]:
         """The buckets themselves, then three sets of other sizes that have them; no two symbols go together."""
         others = {s: self.ranges[s].samples(n) for s, n in chosen.items()}
-        turned = [
-            {s: sizes[(k + i) % len(sizes)] for i, (s, sizes) in enumerate(others.items())} for k in range(3)
-        ]
+        turned = [{s: sizes[(k + i) % len(sizes)] for i, (s, sizes) in enumerate(others.items())} for k in range(3)]
         return [dict(chosen), *turned]
 
 

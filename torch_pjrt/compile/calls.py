@@ -15,7 +15,7 @@ from ..runtime.executable import Executable
 from .function import Argument
 from .padded import PaddedProgram
 from .padding.arrays import Extents
-from .resize import cut_from, pad_to, read_view
+from .resize import Resize, cut_from, pad_to, read_view
 from .sizes import Sizes
 
 # The arrays of the arguments, then starts if there are any, then keys if there are any.
@@ -91,7 +91,7 @@ def into_bucket(
         if a.index in arrived or not any(extents):
             found.append(Incoming(a.starts))
             continue
-        found.append(_converted(a, lambda dtype, t=there, e=extents: pad_to(t.base[1], e, sizes, dtype, index), index))
+        found.append(_converted(a, pad_to(there.base[1], extents, sizes, _dtype(a), index), index))
     return found
 
 
@@ -100,20 +100,22 @@ def out_of_bucket(
 ) -> list[Incoming]:
     """How the arguments of a call that came padded get their own sizes."""
     return [
-        _converted(a, lambda dtype, a=a: cut_from(a.own[1], extents[a.index], sizes, dtype, index), index)
+        _converted(a, cut_from(a.own[1], extents[a.index], sizes, _dtype(a), index), index)
         if a.index in arrived
         else Incoming(a.starts)
         for a in arguments
     ]
 
 
-def _converted(a: Argument, resize: Callable[[Any], Callable[[jax.Array], jax.Array]], index: int) -> Incoming:
-    dtype = to_numpy(dtype_of(a.own[0]))
-    change = resize(dtype)
+def _converted(a: Argument, change: Resize, index: int) -> Incoming:
     if a.structure is None:
         return Incoming(a.starts, lambda array, where: change(array))
-    read = read_view(a.base[1], a.structure, a.starts, dtype, index)
+    read = read_view(a.base[1], a.structure, a.starts, _dtype(a), index)
     return Incoming(a.starts, lambda array, where: change(read(array, where)))
+
+
+def _dtype(a: Argument) -> np.dtype:
+    return to_numpy(dtype_of(a.own[0]))
 
 
 def _caller(

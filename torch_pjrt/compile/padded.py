@@ -202,12 +202,11 @@ class PaddedPrograms:
         graph, convention = self.graph, self.graph.convention
         watched = [n for n in stay if n not in convention.results]  # views of results
         samples = self.buckets.samples(chosen)
-        # A graph may have been traced for a size that its own guards rule out here: such a sample says nothing.
         traces, checked = [], []
         for sample in samples:
             function = replace(
-                graph, needed=convention.needed(watched), arguments=self._arguments(arguments, exact, sample), sizes=Sizes({**exact, **sample}),
-                results=[*convention.results, *watched], checked=[],
+                graph, needed=convention.needed(watched), results=[*convention.results, *watched], checked=[],
+                arguments=self._arguments(arguments, exact, sample), sizes=Sizes({**exact, **sample}),
             )  # fmt: skip
             traces.append(_trace(function, constants, convention.draws))
             checked.append(list(function.checked))
@@ -338,4 +337,3 @@ def _spelled(fit: Fit, pieces: Sequence[str], known: Mapping[Any, int]) -> str:
         return pieces[0]
     expression = fit.find(tuple(int(p) for p in pieces))
     return pieces[0] if expression is None else str(value_of(expression, known))
-

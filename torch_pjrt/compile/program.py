@@ -95,9 +95,7 @@ class Program:
         )
         self.call._boxed_call = True  # it empties the list that it is called with
 
-    def _compile(
-        self, described: Sequence[tuple[Any, ...]], ints: Sequence[int]
-    ) -> Call:
+    def _compile(self, described: Sequence[tuple[Any, ...]], ints: Sequence[int]) -> Call:
         """What the C++ core needs to call the graph with arguments like these.
 
         Args:
@@ -114,10 +112,11 @@ class Program:
         if not self.convention.results:
             return None, self._written(arguments)[0], self.convention.recipes(sizes), None
         try:
-            chosen = self.padded.choose(sizes)
+            chosen: Mapping[Any, int] = self.padded.choose(sizes)
             if came and chosen:
                 chosen = came
             made = self._padded_call(arguments, arrived, sizes, chosen) if chosen else None
+            self.record.not_padded = self.padded.refused
             return made or self._exact_call(arguments, arrived, sizes, came)
         except Exception as error:
             raise self._error("compiling", error) from error
@@ -198,11 +197,10 @@ class Program:
         record = ProgramRecord.of(executable, seconds, self._donated(arguments), ints, padded)
         self.record.programs.append(record)
         log.info("compiled %s graph %s of %d nodes in %.2f s", self.kind, list(ints), len(self.nodes), seconds)
+        assert lowered is not None  # no content was given by which to find it compiled
         dump.write(self, record, executable, lowered)
 
-    def _bind(
-        self, arguments: Sequence[Argument], ints: Sequence[int]
-    ) -> tuple[Sizes, set[int], Mapping[Any, int]]:
+    def _bind(self, arguments: Sequence[Argument], ints: Sequence[int]) -> tuple[Sizes, set[int], Mapping[Any, int]]:
         """The graph's symbolic sizes as numbers; which arguments came padded, and to what sizes.
 
         Raises GraphError if an argument is not what was traced.

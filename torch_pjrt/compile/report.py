@@ -75,6 +75,7 @@ class GraphRecord:
         segments: one for a graph that is one program; more where ops run outside of it, on eager traces.
         eager_ops: the ops that do, with how often they occur.
         programs: its executables so far.
+        not_padded: why each size has a program of its own; None if sizes can be padded or none has changed yet.
     """
 
     kind: str
@@ -82,6 +83,7 @@ class GraphRecord:
     segments: int = 1
     eager_ops: dict[str, int] = field(default_factory=dict)
     programs: list[ProgramRecord] = field(default_factory=list)
+    not_padded: str | None = None
 
 
 @dataclass(slots=True)
@@ -129,6 +131,8 @@ class Report:
             if graph.eager_ops:
                 ops = ", ".join(f"{name} ×{n}" for name, n in graph.eager_ops.items())
                 lines.append(f"  in {graph.segments} segments; run by eager: {ops}")
+            if graph.not_padded is not None:
+                lines.append(f"  a program for each size: {graph.not_padded}")
             lines += [f"  {_line(p)}" for p in graph.programs]
         for where, reason in self.graph_breaks:
             lines.append(f"graph break at {where}: {reason}")
@@ -138,7 +142,7 @@ class Report:
 
 
 def _line(p: ProgramRecord) -> str:
-    parts = [f"sizes {list(p.sizes)}"] if p.sizes else []
+    parts = [f"sizes {'up to ' if p.padded else ''}{list(p.sizes)}"] if p.sizes else []
     parts.append(f"compiled in {p.compile_seconds:.2f} s")
     if p.flops is not None:
         parts.append(f"{p.flops:,.0f} FLOPs")

@@ -1,4 +1,4 @@
-"""One program for many sizes: run at a bucket's size, with the real sizes as run-time numbers and masks where it matters.
+"""One program for many sizes: it runs at a bucket's size, the real sizes are run-time numbers, masks keep them apart.
 
 A function is traced at the bucket's size and at a few others. What differs between the traces is what depends on sizes
 (`aligned`), as an expression of them (`fit`). The trace at the bucket's size is then evaluated equation by equation

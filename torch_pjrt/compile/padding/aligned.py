@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import jax
@@ -124,6 +124,11 @@ class _Alignment:
         self.made.input_dims = [self._dims([t.jaxpr.invars[i] for t in traces]) for i in range(len(first.invars))]
         self.made.outputs = self._inline(traces, list(self.made.inputs))
         self.made.output_dims = [self._dims([t.jaxpr.outvars[i] for t in traces]) for i in range(len(first.outvars))]
+        read = {o for step in self.made.steps for o in step.operands if isinstance(o, int)}
+        read |= {o for o in self.made.outputs if isinstance(o, int)}
+        self.made.steps = [
+            replace(step, results=tuple(r if r in read else None for r in step.results)) for step in self.made.steps
+        ]
         return self.made
 
     def _fresh(self) -> int:
@@ -156,12 +161,11 @@ class _Alignment:
                     k[e.outvars[i]] = value
             return
         results: list[int | None] = []
-        for i, var in enumerate(first.outvars):
-            number = None if type(var).__name__ == "DropVar" else self._fresh()
+        for i in range(len(first.outvars)):
+            number = self._fresh()
             results.append(number)
-            if number is not None:
-                for k, e in zip(known, eqns, strict=True):
-                    k[e.outvars[i]] = number
+            for k, e in zip(known, eqns, strict=True):
+                k[e.outvars[i]] = number
         bodies = {k: self._bodies([e.params[k] for e in eqns]) for k in _LOOPS.get(name, ())}
         differs = {
             k: tuple(e.params[k] for e in eqns)
@@ -196,10 +200,11 @@ class _Alignment:
             return values[0]
         if not all(isinstance(a, Literal) for a in atoms):
             raise NotPaddable("what an operation reads depends on sizes")
+        aval: Any = atoms[0].aval
         literals = [a.val for a in atoms]
         if all(_equal(literals[0], v) for v in literals[1:]):
-            return Constant(_array(literals[0], atoms[0].aval))
-        dtype = np.dtype(atoms[0].aval.dtype)
+            return Constant(_array(literals[0], aval))
+        dtype = np.dtype(aval.dtype)
         if np.ndim(literals[0]) != 0 or dtype.kind not in "iuf":
             raise NotPaddable(f"a constant {dtype} array depends on sizes")
         return Sized(self._expression([int(v) if dtype.kind in "iu" else float(v) for v in literals]), dtype)
@@ -211,7 +216,7 @@ class _Alignment:
         return tuple(None if len(set(d)) == 1 else self._expression(d) for d in zip(*shapes, strict=True))
 
     def _fitted(self, values: Sequence[Any]) -> Any:
-        """A parameter that is a number, or a tuple of such, with what depends on sizes as expressions; None for others."""
+        """A parameter of numbers, those that depend on sizes as expressions; None if it has anything else."""
         if all(isinstance(v, (int, np.integer)) and not isinstance(v, bool) for v in values):
             return int(values[0]) if len(set(values)) == 1 else self._expression([int(v) for v in values])
         if all(isinstance(v, tuple) for v in values) and len({len(v) for v in values}) == 1:

@@ -7,7 +7,7 @@ from .rules import Call, rule
 
 # Of zero they make zero.
 _KEEP_ZERO = (
-    "abs", "copy", "copy_p", "convert_element_type", "conj", "imag", "neg", "optimization_barrier", "real",
+    "abs", "copy", "convert_element_type", "conj", "imag", "neg", "optimization_barrier", "real",
     "reduce_precision", "sign", "square", "stop_gradient", "add", "sub", "add_any", "select_n", "sqrt", "cbrt", "sin",
     "tan", "tanh", "asin", "atan", "asinh", "atanh", "sinh", "expm1", "log1p", "erf", "floor", "ceil", "round", "or",
     "xor", "max", "min",

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import jax.numpy as jnp
 from jax import Array
 
-from . import contraction, elementwise, indexing, loops, random, reduction, shape  # noqa: F401  (they register rules)
+from . import batched, contraction, elementwise, indexing, loops, random, reduction, shape  # noqa: F401  (they register rules)
 from .aligned import Aligned, Constant, NotPaddable, Operand, Sized
 from .arrays import Extents, Numbers, Padded, extent
 from .rules import Call, rule_of

@@ -108,8 +108,7 @@ def gather(call: Call) -> list[Padded]:
     return [Padded(made, tuple(extents))]
 
 
-@rule("scatter", "scatter-add", "scatter_add", "scatter-mul", "scatter_mul", "scatter-min", "scatter_min",
-      "scatter-max", "scatter_max", "scatter-sub", "scatter_sub")  # fmt: skip
+@rule("scatter", "scatter-add", "scatter-sub", "scatter-mul", "scatter-min", "scatter-max")
 def scatter(call: Call) -> list[Padded]:
     """A padded index points beyond the end, where nothing is written."""
     x, indices, updates = call.operands

@@ -27,10 +27,8 @@ def rng_bit_generator(call: Call) -> list[Padded]:
     # Rows begin at the last dimension that has others with more than one element before it.
     padded = [a for a, e in enumerate(extents) if e is not None]
     last = padded[-1]
-    if last == 0 or math.prod(shape[:last]) == 1:
-        bits = flat.reshape(shape)
-    else:
-        bits = _rows(call, flat, shape, last)
+    one_row = math.prod(shape[:last]) == 1
+    bits = flat.reshape(shape) if one_row else _rows(call, flat, shape, last)
     return [Padded(new_key, (None,)), Padded(bits, extents)]
 
 

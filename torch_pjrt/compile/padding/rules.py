@@ -72,7 +72,7 @@ _RULES: dict[str, _Entry] = {}
 
 
 def rule(*names: str, may_differ: Sequence[str] = ()) -> Callable[[Rule], Rule]:
-    """Register the decorated function for primitives of these names; `may_differ`: parameters that may depend on sizes."""
+    """Register the decorated function for primitives of these names, whose parameters `may_differ` with sizes."""
 
     def register(fn: Rule) -> Rule:
         for name in names:

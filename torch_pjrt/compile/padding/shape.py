@@ -12,8 +12,8 @@ import sympy  # type: ignore[import-untyped]
 from jax import Array, lax
 
 from .aligned import NotPaddable
-from .arrays import Atom, Extent, Extents, Padded, extent
-from .rules import Call, plain, rule
+from .arrays import Atom, Extent, Extents, Padded, extent, meet, met_along
+from .rules import Call, plain, rule, unpadded
 
 
 @rule("transpose")
@@ -250,11 +250,7 @@ def concatenate(call: Call) -> list[Padded]:
     extents = list(fresh)
     for a in range(len(shape)):
         if a != axis:
-            settled = {x.extents[a] for x in call.operands} - {None}
-            exact = [e for e in settled if e is not None and e.atoms is not None]
-            if len(exact) > 1:
-                raise NotPaddable("it joins tensors whose padding lies in different places")
-            extents[a] = exact[0] if exact else next(iter(settled), None)
+            extents[a] = met_along([x.extents[a] for x in call.operands])
     if fresh[axis] is None:
         return [
             Padded(call.bind(*(x.array for x in call.operands)), tuple(extents), all(x.zero for x in call.operands))
@@ -292,3 +288,45 @@ def split(call: Call) -> list[Padded]:
     if x.extents[call.params["axis"]] is not None:
         raise NotPaddable("it splits a size that varies")
     return [Padded(a, x.extents, x.zero) for a in call.bind(x.array)]
+
+
+@rule("tile", may_differ=["reps"])
+def tile(call: Call) -> list[Padded]:
+    """n elements repeated c times are c rows of n."""
+    (x,) = call.operands
+    fresh, extents = call.fresh(), list(x.extents)
+    for a, times in enumerate(call.fitted("reps")):
+        e, n = x.extents[a], x.array.shape[a]
+        if isinstance(times, int) and times == 1:
+            continue
+        after = fresh[a]
+        if after is None:
+            continue
+        if e is not None and e.atoms is None:
+            extents[a] = Extent(after.real, after.padded, None)
+            continue
+        rows = [Atom(times, after.padded // n)]
+        inner = _atoms(x, [a])
+        if e is None and n > 1:  # a varying number of fixed rows: its padding lies at the end
+            extents[a] = after
+        elif n > 1:
+            extents[a] = Extent(after.real, after.padded, (*rows, *inner))
+        else:
+            extents[a] = after
+    return [Padded(call.bind(x.array), tuple(extents))]
+
+
+@rule("stack")
+def stack(call: Call) -> list[Padded]:
+    extents = list(meet(call.operands[0].array.shape, call.operands))
+    extents.insert(call.params["axis"], None)
+    return [Padded(call.bind(*(x.array for x in call.operands)), tuple(extents), all(x.zero for x in call.operands))]
+
+
+@rule("unstack")
+def unstack(call: Call) -> list[Padded]:
+    (x,) = call.operands
+    axis = call.params["axis"]
+    unpadded(x.extents, [axis], "what it takes apart")
+    rest = (*x.extents[:axis], *x.extents[axis + 1 :])
+    return [Padded(a, rest, x.zero) for a in call.bind(x.array)]
