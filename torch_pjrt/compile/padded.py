@@ -136,8 +136,8 @@ class PaddedPrograms:
         exact = {s: int(n) for s, n in sizes.known.items() if s not in chosen}
         at_bucket = self._at_bucket(arguments, arrived, exact, chosen)
         key = (
-            tuple(sorted(chosen.items(), key=str)), tuple(sorted(exact.items(), key=str)), tuple(at_bucket),
-            frozenset(arrived),
+            tuple(sorted(chosen.items(), key=str)), tuple(at_bucket), frozenset(arrived),
+            tuple(sorted(((s, n) for s, n in exact.items() if s in self.buckets.relevant), key=str)),
         )  # fmt: skip
         if key in self.programs:
             return self.programs[key], False

@@ -81,7 +81,7 @@ class Program:
         graph = GraphFunction(
             self.nodes, self.needed, list(self.constants), self.convention, (), Sizes(), self.convention.results
         )
-        self.padded = PaddedPrograms(graph, Buckets(self.nodes), link)
+        self.padded = PaddedPrograms(graph, Buckets(self.nodes, self.needed), link)
         self.record = REPORT.add_graph(kind, gm)
         functions = {
             "compile": self._compile, "copy": _copy, "dispatched": dispatched, "explain": self._explain,
