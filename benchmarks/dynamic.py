@@ -1,4 +1,4 @@
-"""Sequences of random lengths: programs compiled for all of them, and the cost of padding against a program for each."""
+"""Random lengths: how many programs all of them take, and what padding costs against a program for each length."""
 
 from __future__ import annotations
 
