@@ -1,15 +1,15 @@
-"""Run the benchmarks: `python -m benchmarks.run [record|steps|memory|first_step|import]... [--quick]`."""
+"""Run the benchmarks: `python -m benchmarks.run [record|steps|memory|first_step|import|dynamic]... [--quick]`."""
 
 from __future__ import annotations
 
 import argparse
 
-from . import first_step, import_time, record, steps
+from . import dynamic, first_step, import_time, record, steps
 from .models import MODELS
 from .process import DEVICE, PEERS, Backend
 from .report import RESULTS
 
-SECTIONS = ("record", "import", "steps", "memory", "first_step")
+SECTIONS = ("record", "import", "steps", "memory", "first_step", "dynamic")
 ALL_PEERS = "jax,xla,torchax,cpu"
 
 
@@ -29,6 +29,8 @@ def main() -> None:
         steps.run(backends, 0, options.models, only_memory=True)
     if "first_step" in sections:
         first_step.run(backends, repeat or (1 if options.quick else 3), options.models)
+    if "dynamic" in sections:
+        dynamic.run(40 if options.quick else 300, repeat or (4 if options.quick else 16))
     print(f"\nFigures: {RESULTS}")
 
 

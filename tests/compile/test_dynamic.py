@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import copy
+from pathlib import Path
+
 import pytest
 import torch
 from torch import nn
 
 from ..conftest import DEVICE
+from ..process import output
 from .check import same
 
 module = getattr(torch, DEVICE)
@@ -50,13 +54,13 @@ def test_every_length_matches_the_cpu_forward_and_backward(dynamic: bool | None)
             same(p.grad, q.grad, rtol=1e-4, atol=1e-5)
 
 
-def test_one_graph_serves_all_sizes_and_each_size_is_compiled_once() -> None:
+def test_a_first_size_has_its_own_program_and_the_others_share_those_of_buckets() -> None:
     compiled = torch.compile(lambda x: torch.softmax(x, 0) * x.shape[0], backend="pjrt", dynamic=True)
-    for n in (4, 9, 5, 9, 4):
+    for n in (4, 9, 5, 9, 4, 11, 7, 12, 8, 6):
         x = torch.randn(n)
         same(compiled(x.to(DEVICE)), torch.softmax(x, 0) * n)
     (graph,) = module.compiler.report().graphs
-    assert sorted(p.sizes for p in graph.programs) == [(4,), (5,), (9,)]
+    assert [(p.sizes, p.padded) for p in graph.programs] == [((4,), False), ((12,), True), ((8,), True)]
 
 
 def test_mark_dynamic_with_bounds() -> None:
@@ -113,3 +117,146 @@ def test_a_float_argument_that_changes() -> None:
     x = torch.randn(3)
     for a in (0.5, 0.25, -2.0, 1e-3):
         same(compiled(x.to(DEVICE), a), x * a + a)
+
+
+def bounded(x: torch.Tensor, dim: int, largest: int, smallest: int = 2) -> torch.Tensor:
+    there = x.to(DEVICE)
+    if x.shape[dim] > 1:
+        torch._dynamo.mark_dynamic(there, dim, min=smallest, max=largest)
+    return there
+
+
+def programs() -> list[tuple[str, int, bool]]:
+    return [(g.kind, len(g.programs), g.not_padded is None) for g in module.compiler.report().graphs]
+
+
+def test_bounds_give_a_few_programs_for_all_lengths_and_gradients() -> None:
+    torch.manual_seed(0)
+    net = Attention()
+    there = copy.deepcopy(net).to(DEVICE)
+
+    def loss(net: nn.Module, ids: torch.Tensor) -> torch.Tensor:
+        return nn.functional.cross_entropy(net(ids)[:, :-1].flatten(0, 1), ids[:, 1:].flatten())
+
+    compiled = torch.compile(lambda ids: loss(there, ids), backend="pjrt", fullgraph=True)
+    for length in range(60, 2, -1):
+        ids = torch.randint(11, (2, length))
+        net.zero_grad()
+        there.zero_grad()
+        expected, got = loss(net, ids), compiled(bounded(ids, 1, 60, 3))
+        expected.backward()
+        got.backward()
+        same(got, expected, rtol=1e-4, atol=1e-5)
+        for p, q in zip(there.parameters(), net.parameters(), strict=True):
+            same(p.grad, q.grad, rtol=1e-4, atol=1e-5)
+    assert programs() == [("forward", 4, True), ("backward", 4, True)]  # up to 16, 32, 48, 60
+
+
+def test_dropout_masks_are_those_of_eager_at_every_length() -> None:
+    layer = nn.TransformerEncoderLayer(8, 2, 16, dropout=0.3, batch_first=True).to(DEVICE)
+    compiled = torch.compile(layer, backend="pjrt", fullgraph=True)
+    for length in (5, 9, 6, 11):
+        x = torch.randn(3, length, 8)
+        outputs, gradients = [], []
+        for fn in (layer, compiled):
+            layer.zero_grad()
+            torch.manual_seed(length)
+            out = fn(bounded(x, 1, 40))
+            out.square().sum().backward()
+            outputs.append(out)
+            gradients.append([p.grad.cpu() for p in layer.parameters()])
+        same(outputs[1], outputs[0].cpu(), rtol=1e-4, atol=1e-5)
+        for a, b in zip(*gradients, strict=True):
+            same(b, a, rtol=1e-3, atol=1e-4)
+    assert all(padded and count == 2 for _, count, padded in programs())
+
+
+def test_results_of_padded_programs_are_ordinary_tensors() -> None:
+    def fn(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        return x.cumsum(1), x.transpose(0, 1) + 1, x[:, -1], x.flatten(), x[:, 1:]
+
+    compiled = torch.compile(fn, backend="pjrt", fullgraph=True)
+    for length in (9, 12, 7):
+        x = torch.randn(3, length)
+        for got, expected in zip(compiled(bounded(x, 1, 30, 3)), fn(x), strict=True):
+            same(got, expected)
+            assert got.stride() == expected.stride()
+            same(got.reshape(-1) * 2, expected.reshape(-1) * 2)
+
+
+def test_arguments_that_are_views_and_a_batch_that_varies_with_the_length() -> None:
+    compiled = torch.compile(
+        lambda x, y: (x.softmax(-1) @ y).mean((0, 1)), backend="pjrt", fullgraph=True, dynamic=True
+    )
+    for batch, length in ((2, 5), (3, 7), (5, 6), (9, 11), (4, 5), (7, 9)):
+        x, y = torch.randn(length, batch, length), torch.randn(length + 2, batch, 4)
+        expected = (x.transpose(0, 1).softmax(-1) @ y[2:].transpose(0, 1)).mean((0, 1))
+        same(compiled(x.to(DEVICE).transpose(0, 1), y.to(DEVICE)[2:].transpose(0, 1)), expected, rtol=1e-4, atol=1e-5)
+    (graph,) = module.compiler.report().graphs
+    assert graph.not_padded is None
+    assert len(graph.programs) < 6
+
+
+def test_an_index_out_of_range_names_the_real_size() -> None:
+    compiled = torch.compile(lambda x, i: x[i], backend="pjrt", fullgraph=True)
+    for length in (9, 7):
+        x = torch.randn(length)
+        same(compiled(bounded(x, 0, 30), torch.tensor([0, -length], device=DEVICE)), x[[0, -length]])
+        with pytest.raises(IndexError, match=f"{length} is out of bounds for dimension 0 with size {length}"):
+            compiled(bounded(x, 0, 30), torch.tensor([0, length], device=DEVICE)).cpu()
+    assert programs() == [("inference", 1, True)]
+
+
+def test_what_cannot_be_padded_has_a_program_for_each_size_and_the_report_says_why() -> None:
+    compiled = torch.compile(lambda x: torch.linalg.det(x @ x.mT), backend="pjrt", fullgraph=True, dynamic=True)
+    for n in (3, 4, 5):
+        x = torch.randn(n, 6)
+        same(compiled(x.to(DEVICE)), torch.linalg.det(x @ x.mT), rtol=1e-3, atol=1e-3)
+    (graph,) = module.compiler.report().graphs
+    assert len(graph.programs) == 3
+    assert "size that varies" in str(module.compiler.report())
+
+
+def test_buffers_and_states_of_fixed_size_are_written_by_padded_programs() -> None:
+    norm = nn.BatchNorm1d(4)
+    there = copy.deepcopy(norm).to(DEVICE)
+    compiled = torch.compile(there, backend="pjrt", fullgraph=True)
+    for length in (9, 12, 7, 30):
+        x = torch.randn(length, 4) + 1
+        same(compiled(bounded(x, 0, 64)), norm(x), rtol=1e-4, atol=1e-5)
+        same(there.running_mean, norm.running_mean)
+        same(there.running_var, norm.running_var)
+
+
+def test_the_state_of_a_recurrent_net_ends_where_the_sequence_does() -> None:
+    net = nn.LSTM(3, 4, batch_first=True)
+    there = copy.deepcopy(net).to(DEVICE)
+    compiled = torch.compile(there, backend="pjrt")
+    for length in (9, 6, 12):
+        x = torch.randn(2, length, 3)
+        out, (h, c) = net(x)
+        got, (h2, c2) = compiled(bounded(x, 1, 40))
+        same(got, out)
+        same(h2, h)
+        same(c2, c)
+
+
+def test_equal_graphs_share_the_programs_of_buckets_and_another_process_loads_them(tmp_path: Path) -> None:
+    program = """
+    import torch
+
+    torch.manual_seed(0)
+    net = torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.Softmax(0)).to("DEVICE")
+    for fn in (lambda x: net(x), lambda x: net(x)):
+        compiled = torch.compile(fn, backend="pjrt")
+        for n in (9, 12, 10):
+            x = torch.ones(n, 3, device="DEVICE")
+            torch._dynamo.mark_dynamic(x, 0, min=2, max=40)
+            compiled(x).sum().backward()
+    assert abs(float(compiled(x).sum()) - 4) < 1e-5
+    records = [p for g in torch.DEVICE.compiler.report().graphs for p in g.programs]
+    print([(p.origin, p.padded) for p in records])
+    """.replace("DEVICE", DEVICE)
+    told = [output(program, TORCH_PJRT_CACHE_DIR=str(tmp_path)).strip() for _ in range(2)]
+    for text, origin in zip(told, ("compiled", "loaded"), strict=True):
+        assert text == str([(origin, True)] * 2 + [("shared", True)] * 2)

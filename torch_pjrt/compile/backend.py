@@ -10,6 +10,7 @@ from torch._dynamo.backends.common import aot_autograd
 from torch._functorch.partitioners import min_cut_rematerialization_partition
 from torch.fx import GraphModule
 
+from .buckets import Link
 from .draws import give_keys
 from .inline import inline_regions
 from .merge import merge_equal
@@ -40,10 +41,11 @@ def pjrt(
         >>> torch.compile(model, backend="pjrt", options={"xla_cpu_enable_fast_math": True})(x)
     """
     chosen = read_options(mode, options)
+    link = Link()
 
     def compiler(kind: str) -> Callable[[GraphModule, Sequence[Any]], Boxed]:
         def compile_kind(graph: GraphModule, inputs: Sequence[Any]) -> Boxed:
-            return compile_graph(graph, kind, chosen)
+            return compile_graph(graph, kind, chosen, link, _visible() if kind == "forward" else None)
 
         return compile_kind
 
@@ -55,6 +57,14 @@ def pjrt(
         keep_inference_input_mutations=True,
     )(gm, example_inputs)
     return compiled
+
+
+def _visible() -> int | None:
+    """How many outputs of the forward graph being compiled are not for the backward graph alone; None: unknown."""
+    context = torch._guards.TracingContext.try_get()
+    if context is None or context.fw_metadata is None:
+        return None
+    return int(context.fw_metadata.num_forward)
 
 
 def _partition(options: Options) -> Callable[..., tuple[GraphModule, GraphModule]]:

@@ -6,7 +6,7 @@ shares its storage, as in eager.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any
@@ -82,14 +82,19 @@ class Convention:
         return {n for i, n in enumerate(self.placeholders) if i not in self.written}
 
     @property
+    def ints(self) -> list[Node]:
+        """The arguments that are sizes."""
+        return [n for n, t in zip(self.placeholders, self.takes, strict=True) if t is Takes.INT]
+
+    @property
     def tensors(self) -> set[Node]:
         """The arguments that are tensors of the program."""
         return {n for n, t in zip(self.placeholders, self.takes, strict=True) if t in (Takes.TENSOR, Takes.HOST)}
 
-    def needed(self) -> set[Node]:
-        """The nodes that the results depend on."""
+    def needed(self, further: Iterable[Node] = ()) -> set[Node]:
+        """The nodes that the results and `further` nodes depend on."""
         needed: set[Node] = set()
-        stack = list(self.results)
+        stack = [*self.results, *further]
         while stack:
             node = stack.pop()
             if node not in needed:
@@ -97,8 +102,10 @@ class Convention:
                 stack += node.all_input_nodes
         return needed
 
-    def recipes(self, sizes: Sizes) -> list[OutputTuple]:
-        """How to make each output when the graph's sizes are these."""
+    def recipes(
+        self, sizes: Sizes, padded: Collection[Node] = (), padded_sizes: Sizes | None = None
+    ) -> list[OutputTuple]:
+        """How to make each output when the graph's sizes are these; those that are `padded` have other sizes."""
         made: list[OutputTuple] = []
         seen: dict[Node, int] = {}
         places = {out: i for i, out in reversed(list(enumerate(self.outputs))) if isinstance(out, Node)}
@@ -109,7 +116,7 @@ class Convention:
             if out in seen:
                 made.append((Makes.OUTPUT, seen[out], None, 0, None))
                 continue
-            made.append(self._recipe(out, sizes, places))
+            made.append(self._recipe(out, padded_sizes if padded_sizes and out in padded else sizes, places))
             seen[out] = i
         return made
 
@@ -137,14 +144,17 @@ def layout_of(node: Node, sizes: Sizes) -> LayoutTuple:
 def _dense(layout: LayoutTuple) -> LayoutTuple:
     """A fresh tensor has no gaps and no overlaps, whatever its fake strides say."""
     dtype, shape, strides = layout
-    if is_dense(shape, strides):
-        return layout
-    plain: list[int] = []
+    return layout if is_dense(shape, strides) else contiguous(dtype, shape)
+
+
+def contiguous(dtype: int, shape: tuple[int, ...]) -> LayoutTuple:
+    """The layout of a contiguous tensor; `dtype` as in `LayoutTuple`."""
+    strides: list[int] = []
     step = 1
     for n in reversed(shape):
-        plain.insert(0, step)
+        strides.insert(0, step)
         step *= max(n, 1)
-    return dtype, shape, tuple(plain)
+    return dtype, shape, tuple(strides)
 
 
 def _constant(out: Any, sizes: Sizes) -> Any:

@@ -5,30 +5,33 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
+import torch
 from torch.fx import GraphModule, Node
 
 from .. import _C
-from ..eager.infer import LayoutTuple, dtype_of
+from ..eager.infer import dtype_of
 from ..eager.verdict import Check
-from ..lowering import view
-from ..lowering.check import Requirement, collecting
+from ..lowering.check import Requirement
 from ..lowering.dtypes import to_numpy
 from ..runtime.executable import Executable, compile_function
 from ..runtime.in_flight import dispatched
 from ..runtime.progress import compiling
 from ..runtime.transfer import upload
 from . import dump, shared
+from .buckets import Buckets, Link
+from .calls import Incoming, exact_caller, into_bucket, out_of_bucket, padded_caller
 from .content import content
 from .draws import op_of
-from .evaluate import Evaluation, constants, describe, user_line
+from .evaluate import constants, describe, user_line
+from .function import Argument, GraphFunction
 from .graph import OutputTuple, Takes, read_convention
 from .options import Options
+from .padded import PaddedPrograms
 from .report import REPORT, Origin, ProgramRecord
 from .sizes import Sizes
 
@@ -37,25 +40,6 @@ log = logging.getLogger(__name__)
 
 class GraphError(RuntimeError):
     """A graph could not be compiled or run; the message names its ops and the user's lines."""
-
-
-@dataclass(frozen=True, slots=True)
-class Argument:
-    """How one tensor argument lies in memory.
-
-    Attributes:
-        index: which argument of the graph it is.
-        own: layout of the tensor.
-        base: layout of the array under its storage.
-        structure: the view that the tensor is of the array; None: all of it.
-        starts: how many numbers say where the view starts.
-    """
-
-    index: int
-    own: LayoutTuple
-    base: LayoutTuple
-    structure: Any
-    starts: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,15 +53,23 @@ class Checks:
         return None
 
 
+# See `Program._compile`.
+Call = tuple[Any, list[int], list[OutputTuple], Checks | None]
+
+
 class Program:
     """An FX graph that can be called with device tensors, compiled when it is.
 
     Args:
         gm: a functional graph of ATen ops, but for `copy_` to its arguments.
         kind: "forward", "backward" or "inference": what it is called in reports.
+        link: what a forward graph and its backward graph share; None for others.
+        visible: how many of a forward graph's outputs, the first, the user may see; the backward graph takes the rest.
     """
 
-    def __init__(self, gm: GraphModule, kind: str, options: Options) -> None:
+    def __init__(
+        self, gm: GraphModule, kind: str, options: Options, link: Link | None = None, visible: int | None = None
+    ) -> None:
         self.gm = gm
         self.kind = kind
         self.options = options
@@ -90,6 +82,12 @@ class Program:
         self.executables: list[Executable] = []
         self.constants = constants(n for n in self.nodes if n in self.needed)
         self.constant_arrays: list[jax.Array] | None = None
+        self.link = link
+        self.visible = visible
+        graph = GraphFunction(
+            self.nodes, self.needed, list(self.constants), self.convention, (), Sizes(), self.convention.results
+        )
+        self.padded = PaddedPrograms(graph, Buckets(self.nodes, self.needed), link, self._content)
         self.record = REPORT.add_graph(kind, gm)
         functions = {
             "compile": self._compile, "copy": _copy, "dispatched": dispatched, "explain": self._explain,
@@ -103,9 +101,7 @@ class Program:
         )
         self.call._boxed_call = True  # it empties the list that it is called with
 
-    def _compile(
-        self, described: Sequence[tuple[Any, ...]], ints: Sequence[int]
-    ) -> tuple[Any, list[int], list[OutputTuple], Checks | None]:
+    def _compile(self, described: Sequence[tuple[Any, ...]], ints: Sequence[int]) -> Call:
         """What the C++ core needs to call the graph with arguments like these.
 
         Args:
@@ -118,48 +114,132 @@ class Program:
             findings come last among its results.
         """
         arguments = [Argument(*d) for d in described]
-        sizes = self._bind(arguments, ints)
-        recipes = self.convention.recipes(sizes)
-        written, extra = self._written(arguments)
+        sizes, arrived, came = self._bind(arguments, ints)
         if not self.convention.results:
-            return None, written, recipes, None
-        started = time.perf_counter()
+            return None, self._written(arguments)[0], self.convention.recipes(sizes), None
         try:
             with compiling(lambda: f"the {self.kind} graph of {len(self.nodes)} nodes"):
-                executable, lowered, origin = self._executable(arguments, sizes, ints, extra)
+                chosen: Mapping[Any, int] = self.padded.choose(sizes)
+                if came and chosen:
+                    chosen = came
+                made = self._padded_call(arguments, arrived, sizes, chosen) if chosen else None
+                self.record.not_padded = self.padded.refused
+                return made or self._exact_call(arguments, arrived, sizes, came)
         except Exception as error:
             raise self._error("compiling", error) from error
+
+    def _exact_call(
+        self, arguments: Sequence[Argument], arrived: set[int], sizes: Sizes, came: Mapping[Any, int]
+    ) -> Call:
+        """A program for exactly these sizes. Arguments that come padded are cut first."""
+        started = time.perf_counter()
+        incoming = [Incoming(a.starts) for a in arguments]
+        if arrived:
+            assert self.link is not None
+            names = {a.index: self.convention.placeholders[a.index].name for a in arguments}
+            structure = {i: self.link.structure[names[i]] for i in arrived}
+            incoming = out_of_bucket(arguments, arrived, structure, sizes, self.convention.device)
+            arguments = self.padded.at(arguments, arrived, sizes)
+        written, through_views = self._written(arguments)
+        executable, lowered, origin = self._executable(arguments, sizes, through_views)
+        self._record(executable, lowered, origin, started, arguments, sizes)
+        required = [(self.part[place], Requirement(kind, text)) for place, kind, text in executable.notes]
+        caller = exact_caller(executable, self.constant_arrays or [], incoming)
+        return caller, written, self.convention.recipes(sizes), self._checks(required)
+
+    def _padded_call(
+        self, arguments: Sequence[Argument], arrived: set[int], sizes: Sizes, chosen: Mapping[Any, int]
+    ) -> Call | None:
+        """A program for the bucket of these sizes; None if the graph cannot be padded."""
+        started = time.perf_counter()
+        convention = self.convention
+        stay = self._staying(chosen)
+        held = self._constants()
+        program, origin = self.padded.find(
+            arguments, arrived, sizes, chosen, stay, held, self._donated(arguments), self.options.compiler_options
+        )
+        if program is None:
+            return None
+        exact = {s: int(n) for s, n in sizes.known.items()}
+        at_bucket = Sizes({**exact, **chosen})
+        if origin is not None:
+            self._record(program.executable, program.lowered, origin, started, program.arguments, at_bucket, True)
+        if stay and self.link is not None:
+            self.link.buckets[frozenset((s, exact[s]) for s in chosen)] = dict(chosen)
+        incoming = into_bucket(arguments, program, arrived, sizes, convention.device)
+        kept = [n in stay for n in convention.results]
+        caller = padded_caller(program, held, incoming, sizes, kept, convention.device)
+        written, _ = self._written(arguments)
+        checks = self._checks(program.requirements(sizes))
+        return caller, written, convention.recipes(sizes, stay, at_bucket), checks
+
+    def _staying(self, chosen: Mapping[Any, int]) -> set[Node]:
+        """The outputs that only the backward graph will see: they are left padded."""
+        outputs = self.convention.outputs
+        if self.link is None or self.visible is None or self.visible >= len(outputs):
+            return set()
+        saved = [o for o in outputs[self.visible :] if isinstance(o, Node)]
+        symbols = {n.meta["val"].node.expr for n in saved if isinstance(n.meta.get("val"), torch.SymInt)}
+        if not set(chosen) <= symbols:
+            return set()  # the backward graph would not know the real sizes
+        seen = {o for o in outputs[: self.visible] if isinstance(o, Node)}
+        seen |= {self.convention.roots[o] for o in seen if o in self.convention.roots}
+        seen |= set(self.convention.placeholders) | set(self.convention.written.values())
+        roots = self.convention.roots
+        tensors = [n for n in saved if isinstance(n.meta.get("val"), torch.Tensor)]
+        return {n for n in tensors if n not in seen and roots.get(n, n) not in seen and roots.get(n, n) in tensors}
+
+    def _record(
+        self,
+        executable: Executable,
+        lowered: jax.stages.Lowered | None,
+        origin: Origin,
+        started: float,
+        arguments: Sequence[Argument],
+        sizes: Sizes,
+        padded: bool = False,
+    ) -> None:
         self.executables.append(executable)
+        ints = sizes.of(n.meta["val"] for n in self.convention.ints)
         seconds = time.perf_counter() - started
-        record = ProgramRecord.of(executable, seconds, self._donated(arguments), tuple(ints), origin)
+        record = ProgramRecord.of(executable, seconds, self._donated(arguments), ints, origin, padded)
         self.record.programs.append(record)
         log.info("%s %s graph %s of %d nodes in %.2f s", origin, self.kind, list(ints), len(self.nodes), seconds)
         if lowered is not None:
             dump.write(self, record, executable, lowered)
-        return self._caller(executable), written, recipes, self._checks(executable)
 
-    def _bind(self, arguments: Sequence[Argument], ints: Sequence[int]) -> Sizes:
-        """The graph's symbolic sizes as numbers. Raises GraphError if an argument is not what was traced."""
+    def _bind(self, arguments: Sequence[Argument], ints: Sequence[int]) -> tuple[Sizes, set[int], Mapping[Any, int]]:
+        """The graph's symbolic sizes as numbers; which arguments came padded, and to what sizes.
+
+        Raises GraphError if an argument is not what was traced.
+        """
         sizes = Sizes()
         supply = iter(ints)
         for node, takes in zip(self.convention.placeholders, self.convention.takes, strict=True):
             if takes is Takes.INT:
                 sizes.bind([node.meta["val"]], [next(supply)])
+        came = self.link.came(sizes.known) if self.link is not None and self.kind == "backward" else {}
         for a in arguments:
             fake = self.convention.placeholders[a.index].meta["val"]
             if len(fake.shape) == len(a.own[1]):
                 sizes.bind(fake.shape, a.own[1])
                 sizes.bind(fake.stride(), a.own[2])
+        at_bucket = Sizes({**sizes.known, **came})
+        arrived: set[int] = set()
         for a in arguments:
             node = self.convention.placeholders[a.index]
             fake = node.meta["val"]
+            own = (dtype_of(a.own[0]), a.own[1])
+            if came and node.name in self.link.structure and (fake.dtype, at_bucket.of(fake.shape)) == own:  # type: ignore[union-attr]
+                arrived.add(a.index)
+                continue
             expected = (fake.dtype, sizes.of(fake.shape))
-            if expected != (dtype_of(a.own[0]), a.own[1]):
+            if expected != own:
                 raise GraphError(
                     f"argument {a.index} ({node.name}) of a {self.kind} graph: traced as {expected[0]} "
-                    f"{list(expected[1])}, called with {dtype_of(a.own[0])} {list(a.own[1])}"
+                    f"{list(expected[1])}, called with {own[0]} {list(own[1])}"
                 )
-        return sizes
+        return sizes, arrived, came
 
     def _written(self, arguments: Sequence[Argument]) -> tuple[list[int], list[Argument]]:
         """For each written argument the result that it becomes, and those written through a view: more results."""
@@ -182,85 +262,49 @@ class Program:
         return [k for k, a in enumerate(arguments) if a.index in taken]
 
     def _executable(
-        self, arguments: Sequence[Argument], sizes: Sizes, ints: Sequence[int], through_views: Sequence[Argument]
+        self, arguments: Sequence[Argument], sizes: Sizes, through_views: Sequence[Argument]
     ) -> tuple[Executable, jax.stages.Lowered | None, Origin]:
         """The executable, and what it was lowered from if it was compiled for this graph."""
         convention = self.convention
         held = self._constants()
-        given = dict(
-            zip(
-                (n for n, t in zip(convention.placeholders, convention.takes, strict=True) if t is Takes.INT),
-                ints,
-                strict=True,
-            )
-        )
-
-        checked: list[tuple[Node, Requirement]] = []
+        graph = replace(self.padded.graph, arguments=arguments, sizes=sizes, through_views=through_views, checked=[])
 
         def run(inputs: list[jax.Array], floats: None, starts: Any, keys: Any) -> list[jax.Array]:
-            tensors, rest = inputs[: len(arguments)], inputs[len(arguments) :]
-            place = 0
-            values: dict[Node, Any] = dict(given)
-            where: dict[int, list[jax.Array]] = {}
-            for a, array in zip(arguments, tensors, strict=True):
-                node = convention.placeholders[a.index]
-                where[a.index] = [starts[place + k].astype(np.int32) for k in range(a.starts)]
-                place += a.starts
-                values[node] = array if a.structure is None else view.read(array, a.structure, where[a.index])
-            evaluation = Evaluation(
-                values,
-                sizes,
-                None if keys is None else keys.reshape(-1, 4),
-                dict(zip(self.constants, rest, strict=True)),
-            )
-            with collecting() as collector:
-                values = evaluation.run(self.nodes, self.needed, lambda: len(collector.found))
-            checked[:] = zip(evaluation.required_by, (r for r, _ in collector.found), strict=True)
-            results = [values[n] for n in convention.results]
-            for a in through_views:
-                array = tensors[[b.index for b in arguments].index(a.index)]
-                content = values[convention.written[a.index]]
-                results.append(view.write(array, a.structure, where[a.index], content))
-            if collector.found:
-                results.append(jnp.stack([finding for _, finding in collector.found]))
-            return results
+            return graph(inputs[: len(arguments)], inputs[len(arguments) :], starts, keys)
 
         specs = [jax.ShapeDtypeStruct(a.base[1], to_numpy(dtype_of(a.base[0]))) for a in arguments]
         specs += [jax.ShapeDtypeStruct(c.shape, c.dtype) for c in held]
         starts = sum(a.starts for a in arguments)
         parameters = [None, _parameter(starts, np.int64), _parameter(4 * convention.draws, np.uint32)]
         places = {node: i for i, node in enumerate(self.part)}
-        text = self._content(arguments, sizes, given, through_views)
+        text = self._content(arguments, sizes, through_views)
         return shared.find_or_make(text, self.options.compiler_options, lambda: compile_function(
             run, specs, parameters, self._donated(arguments), convention.device, text,
-            lambda: [(places[node], r.kind, r.text) for node, r in checked], self.options.compiler_options,
+            lambda: [(places[node], r.kind, r.text) for node, r in graph.checked], self.options.compiler_options,
         ))  # fmt: skip
 
     def _content(
-        self,
-        arguments: Sequence[Argument],
-        sizes: Sizes,
-        given: Mapping[Node, int],
-        through_views: Sequence[Argument],
+        self, arguments: Sequence[Argument], sizes: Sizes, through_views: Sequence[Argument] = ()
     ) -> str | None:
         if dump.wanted():
             return None  # somebody wants to see the StableHLO: it has to be made
         convention = self.convention
+        ints = {n: sizes.of([n.meta["val"]])[0] for n in convention.ints if n in self.needed}
         return content(
             self.nodes, self.part, sizes,
             arguments=[(convention.placeholders[a.index], (a.own, a.base, a.structure, a.starts)) for a in arguments],
-            ints={n: i for n, i in given.items() if n in self.needed},
+            ints=ints,
             constants=dict(zip(self.constants, self._constants(), strict=True)),
             results=convention.results,
             writes=[(convention.placeholders[a.index], convention.written[a.index]) for a in through_views],
             donated=self._donated(arguments), device=convention.device,
         )  # fmt: skip
 
-    def _checks(self, executable: Executable) -> Checks | None:
-        found = []
-        for i, (place, kind, text) in enumerate(executable.notes):
-            node = self.part[place]
-            found.append(Check(i, str(op_of(node) or node.name), user_line(node) or None, kind, text))
+    def _checks(self, required: Sequence[tuple[Node, Requirement]]) -> Checks | None:
+        found = [
+            Check(i, str(op_of(node) or node.name), user_line(node) or None, r.kind, r.text)
+            for i, (node, r) in enumerate(required)
+        ]
         return Checks(tuple(found)) if found else None
 
     def _constants(self) -> list[jax.Array]:
@@ -272,23 +316,6 @@ class Program:
                 for t in self.constants.values()
             ]
         return self.constant_arrays
-
-    def _caller(self, executable: Executable) -> Any:
-        """The program as a function of the arguments' arrays, then starts and keys if it takes any."""
-        held = self.constant_arrays or []
-        compiled = executable.compiled
-        starts, keys = executable.takes[1:]
-        if not held and not starts:
-            return compiled
-
-        def call(*arrays: Any) -> list[jax.Array]:
-            last = len(arrays) - starts - keys
-            # 64-bit starts come from numpy, which JAX would cut to 32 bits.
-            with jax.enable_x64(True):
-                results: list[jax.Array] = compiled(*arrays[:last], *held, *arrays[last:])
-            return results
-
-        return call
 
     def _explain(self, error: Exception) -> None:
         raise self._error("running", error) from error

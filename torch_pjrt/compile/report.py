@@ -21,8 +21,9 @@ class ProgramRecord:
     """One executable of a graph.
 
     Attributes:
-        sizes: the values of the graph's symbolic sizes that it is for.
+        sizes: the values of the graph's symbolic sizes that it is for; the largest ones if it is padded.
         origin: "compiled" for this graph, "loaded" from the cache directory, "shared" with an equal graph.
+        padded: whether it also serves smaller sizes, padded to these.
         compile_seconds: tracing, lowering and compiling, or what there was to do instead.
         flops, bytes_accessed: XLA's estimate for one run; None where the platform gives none.
         argument_bytes, output_bytes, temporary_bytes, donated_bytes: device memory; donated is the part of the
@@ -40,10 +41,16 @@ class ProgramRecord:
     temporary_bytes: int | None
     donated_bytes: int | None
     donated: tuple[int, ...]
+    padded: bool = False
 
     @staticmethod
     def of(
-        executable: Executable, seconds: float, donated: list[int], sizes: tuple[int, ...], origin: Origin
+        executable: Executable,
+        seconds: float,
+        donated: list[int],
+        sizes: tuple[int, ...],
+        origin: Origin,
+        padded: bool = False,
     ) -> ProgramRecord:
         """The record of an executable that a graph has just got."""
         costs = _asked(executable.runtime, "cost_analysis") or {}
@@ -59,6 +66,7 @@ class ProgramRecord:
             getattr(memory, "temp_size_in_bytes", None),
             getattr(memory, "alias_size_in_bytes", None),
             tuple(donated),
+            padded,
         )
 
 
@@ -80,6 +88,7 @@ class GraphRecord:
         segments: one for a graph that is one program; more where ops run outside of it, on eager traces.
         eager_ops: the ops that do, with how often they occur.
         programs: its executables so far.
+        not_padded: why each size has a program of its own; None if sizes can be padded or none has changed yet.
     """
 
     kind: str
@@ -87,6 +96,7 @@ class GraphRecord:
     segments: int = 1
     eager_ops: dict[str, int] = field(default_factory=dict)
     programs: list[ProgramRecord] = field(default_factory=list)
+    not_padded: str | None = None
 
 
 @dataclass(slots=True)
@@ -133,6 +143,8 @@ class Report:
             if graph.eager_ops:
                 ops = ", ".join(f"{name} ×{n}" for name, n in graph.eager_ops.items())
                 lines.append(f"  in {graph.segments} segments; run by eager: {ops}")
+            if graph.not_padded is not None:
+                lines.append(f"  a program for each size: {graph.not_padded}")
             lines += [f"  {_line(p)}" for p in graph.programs]
         for where, reason in self.graph_breaks:
             lines.append(f"graph break at {where}: {reason}")
@@ -149,7 +161,7 @@ def _tally(programs: list[ProgramRecord]) -> Iterator[str]:
 
 
 def _line(p: ProgramRecord) -> str:
-    parts = [f"sizes {list(p.sizes)}"] if p.sizes else []
+    parts = [f"sizes {'up to ' if p.padded else ''}{list(p.sizes)}"] if p.sizes else []
     parts.append(f"{p.origin} in {p.compile_seconds:.2f} s")
     if p.flops is not None:
         parts.append(f"{p.flops:,.0f} FLOPs")

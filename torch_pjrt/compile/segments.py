@@ -12,6 +12,7 @@ from torch._ops import OpOverload
 from torch.fx import GraphModule, Node
 from torch.fx.passes.split_module import split_module
 
+from .buckets import Link
 from .draws import op_of
 from .evaluate import can_lower
 from .inline import inline_regions
@@ -23,12 +24,17 @@ aten = torch.ops.aten
 Boxed = Callable[[list[Any]], Sequence[Any]]
 
 
-def compile_graph(gm: GraphModule, kind: str, options: Options) -> Boxed:
-    """A function that takes the graph's arguments in a list, which it empties, and returns its outputs."""
+def compile_graph(
+    gm: GraphModule, kind: str, options: Options, link: Link | None = None, visible: int | None = None
+) -> Boxed:
+    """A function that takes the graph's arguments in a list, which it empties, and returns its outputs.
+
+    `link` and `visible` are `Program`'s.
+    """
     inline_regions(gm)
     strangers = [n for n in gm.graph.nodes if n.op == "call_function" and not _fits(n)]
     if not strangers:
-        return Program(gm, kind, options).call
+        return Program(gm, kind, options, link, visible).call
     return _Segmented(gm, kind, options, strangers)
 
 
