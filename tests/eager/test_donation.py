@@ -69,3 +69,51 @@ def test_in_place_steps_need_no_more_memory_than_the_tensor_has() -> None:
     x.mul_(2)
     module.synchronize()
     assert module.memory_allocated() == before
+
+
+def address(x: torch.Tensor) -> int:
+    place: int = _C.array(x).unsafe_buffer_pointer()
+    return place
+
+
+def test_a_new_value_takes_the_memory_of_its_own_old_one_whatever_else_has_its_shape() -> None:
+    a, b, c = ready(), ready(), ready()
+    places = [address(x) for x in (a, b, c)]
+    first = a + b  # of the same shape, made before the others, and kept
+    c.mul_(3)
+    torch._foreach_add_([b, a], [a, c])
+    a[2:4] = 7
+    module.synchronize()
+    assert [address(x) for x in (a, b, c)] == places
+    expected = torch.arange(64.0)
+    torch.testing.assert_close(first.cpu(), 2 * expected)
+    torch.testing.assert_close(b.cpu(), 2 * expected)
+    torch.testing.assert_close(c.cpu(), 3 * expected)
+    assert a[1:5].tolist() == [4, 7, 7, 16]
+
+
+def test_a_step_updates_parameters_and_moments_in_place_though_gradients_are_kept() -> None:
+    model = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.ReLU(), torch.nn.Linear(8, 8)).to(DEVICE)
+    optimizer = torch.optim.AdamW(model.parameters())
+
+    def step() -> list[int]:
+        optimizer.zero_grad()
+        model(torch.ones(4, 8, device=DEVICE)).square().sum().backward()
+        optimizer.step()
+        state = [s[k] for s in optimizer.state.values() for k in ("exp_avg", "exp_avg_sq")]
+        return [address(x) for x in (*model.parameters(), *state)]
+
+    step()
+    assert step() == step()
+
+
+def test_an_input_that_is_read_again_does_not_give_its_memory_away_before() -> None:
+    x = ready()
+    place = address(x)
+    early = x + 1
+    late = x * 2
+    del x
+    module.synchronize()
+    assert address(early) != place
+    assert address(late) == place
+    assert (early[3].item(), late[3].item()) == (4, 6)

@@ -57,6 +57,30 @@ def test_convolution_and_its_gradients_agree_with_cpu(dims: int, spec: dict[str,
     check(aten.convolution_backward.default, grad, x, w, [8], *args, [True] * 3, rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.parametrize(
+    ("dims", "spec"),
+    [
+        (1, {"padding": [3], "dilation": [2]}),
+        (2, {}),
+        (2, {"padding": [1, 2], "dilation": [2, 1]}),
+        (2, {"padding": [4, 3]}),
+        (2, {"transposed": True, "padding": [1, 0], "dilation": [1, 3]}),
+        (3, {"padding": [1, 1, 0]}),
+    ],
+)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_weight_gradients_between_many_channels_agree_with_cpu(
+    dims: int, spec: dict[str, Any], dtype: torch.dtype
+) -> None:
+    # XLA:CPU computes those of 32 and more input channels by a formula of their own.
+    args = list(geometry(dims, **spec).values())
+    x = torch.randn(3, 40, *(7, 8, 6)[:dims], dtype=dtype)
+    w = torch.randn(*((40, 33) if spec.get("transposed") else (33, 40)), *(3, 2, 3)[:dims], dtype=dtype)
+    grad = torch.randn_like(aten.convolution(x, w, None, *args))
+    tolerance = {"rtol": 1e-4, "atol": 1e-3} if dtype == torch.float32 else {"rtol": 2e-2, "atol": 5e-1}
+    check(aten.convolution_backward.default, grad, x, w, None, *args, [False, True, False], **tolerance)
+
+
 @pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("transposed", [False, True])
 def test_convolution_computes_in_every_float_dtype(dtype: torch.dtype, transposed: bool) -> None:

@@ -29,12 +29,12 @@ class Unknown(TypeError):
     """Something whose content cannot be written down, so that no other process can know it again."""
 
 
-def content(trace: Trace, donated: list[int]) -> str | None:
+def content(trace: Trace, donated: dict[int, int]) -> str | None:
     """All that the program of `trace` depends on, or None if that cannot be told (a lowering from elsewhere).
 
     Example:
-        >>> content(trace, donated=[0])
-        'HIGHEST;torch.float32;None;0;[Spec(torch.float32,(4,))];(0,);[0];0,0,0\\nop|aten::relu|...'
+        >>> content(trace, donated={0: 0})
+        'HIGHEST;torch.float32;None;0;[Spec(torch.float32,(4,))];(0,);[(0,0)];0,0,0\\nop|aten::relu|...'
     """
     memory: dict[int, str] = {}
 
@@ -60,7 +60,8 @@ def content(trace: Trace, donated: list[int]) -> str | None:
 
     try:
         numbers = f"{trace.floats},{trace.ints},{trace.keys}"
-        head = f"{lowering_state()};{trace.device};{text_of(trace.inputs)};{trace.results};{donated};{numbers}"
+        pairs = text_of([*donated.items()])
+        head = f"{lowering_state()};{trace.device};{text_of(trace.inputs)};{trace.results};{pairs};{numbers}"
         return "\n".join([head, *map(node, trace.nodes)])
     except Unknown:
         return None

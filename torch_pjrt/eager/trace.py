@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -19,6 +18,7 @@ from ..runtime.executable import Executable, compile_function
 from ..runtime.progress import compiling
 from . import dump
 from .content import content
+from .donation import donations
 from .infer import Call, dtype_of
 from .verdict import Check
 
@@ -124,8 +124,9 @@ class Program:
     """A compiled trace.
 
     Attributes:
-        executable: its arguments are the trace's inputs and run-time parameters; its results the trace's, then the
-            findings of the `checks` if there are any.
+        executable: its arguments are the trace's inputs and run-time parameters; its results the trace's in an order
+            of its own, then the findings of the `checks` if there are any.
+        order: for each result of the trace, which one of the executable's it is.
         checks: what it checks of its data.
         sources: for each node, the nodes it reads.
         results: for each result, the node that makes it.
@@ -133,6 +134,7 @@ class Program:
     """
 
     executable: Executable
+    order: tuple[int, ...]
     checks: tuple[Check, ...]
     sources: tuple[tuple[int, ...], ...]
     results: tuple[int, ...]
@@ -141,7 +143,7 @@ class Program:
     def __call__(self, inputs: list[jax.Array], *parameters: np.ndarray) -> tuple[list[jax.Array], jax.Array | None]:
         """(the trace's results, the findings)."""
         results = self.executable(inputs, *parameters)
-        return results, results.pop() if self.checks else None
+        return [results[i] for i in self.order], results[-1] if self.checks else None
 
     def depending_on(self, node: int) -> list[int]:
         """The numbers of the results that `node` had a part in."""
@@ -165,22 +167,26 @@ def compile_trace(description: dict[str, Any]) -> Program:
         _parameter(trace.keys, np.uint32),
     ]
     places = _result_places(trace)
+    needed = _needed(trace, places)
+    donated = donations(trace, places, needed)
+    # JAX pairs donated inputs with results of their shape and dtype first come, first served.
+    made = [*donated.values(), *sorted(set(range(len(places))) - set(donated.values()))]
     checked: list[tuple[int, Requirement]] = []
 
     def run(
         inputs: list[jax.Array], floats: jax.Array | None, ints: jax.Array | None, keys: jax.Array | None
     ) -> list[jax.Array]:
-        results, findings = _Evaluation(trace, inputs, floats, ints, keys).results(places)
+        evaluation = _Evaluation(trace, inputs, floats, ints, keys)
+        results, findings = evaluation.results([places[i] for i in made], needed)
         checked[:] = [(node, requirement) for node, requirement, _ in findings]
         return results + ([jnp.stack([finding for _, _, finding in findings])] if findings else [])
 
-    donated = _donated(trace, places)
     # Where somebody wants to see the StableHLO, it has to be made.
     kept = cache.directory() is not None and not dump.wanted()
     try:
         with compiling(lambda: f"a trace of {len(trace.nodes)} operations"):
             executable, lowered = compile_function(
-                run, specs, parameters, donated, trace.device, content(trace, donated) if kept else None,
+                run, specs, parameters, list(donated), trace.device, content(trace, donated) if kept else None,
                 lambda: [(node, requirement.kind, requirement.text) for node, requirement in checked],
             )  # fmt: skip
     except Exception as error:
@@ -190,7 +196,8 @@ def compile_trace(description: dict[str, Any]) -> Program:
     nodes = trace.nodes
     checks = tuple(Check(n, nodes[n].name, nodes[n].source, kind, text) for n, kind, text in executable.notes)
     sources = tuple(tuple(o.index for o in n.operands if o.kind == "node") for n in nodes)
-    return Program(executable, checks, sources, tuple(node for node, _ in places), trace_summary(trace))
+    order = tuple(sorted(range(len(made)), key=made.__getitem__))
+    return Program(executable, order, checks, sources, tuple(node for node, _ in places), trace_summary(trace))
 
 
 def trace_summary(trace: Trace) -> str:
@@ -224,19 +231,20 @@ def _result_places(trace: Trace) -> list[Place]:
     return [places[r] for r in trace.results]
 
 
-def _donated(trace: Trace, places: Sequence[Place]) -> list[int]:
-    """The donatable inputs that some result can take the memory of: same shape and dtype, one each."""
-    wanted = Counter(trace.nodes[i].outs[j] for i, j in places)
-    donated = []
-    for i in trace.donatable:
-        if wanted[trace.inputs[i]] > 0:
-            wanted[trace.inputs[i]] -= 1
-            donated.append(i)
-    return donated
+def _needed(trace: Trace, places: Sequence[Place]) -> set[int]:
+    """The nodes that some result comes from, and those that only check something."""
+    needed: set[int] = set()
+    stack = [i for i, _ in places] + [i for i, n in enumerate(trace.nodes) if n.kind == "op" and not n.outs]
+    while stack:
+        i = stack.pop()
+        if i not in needed:
+            needed.add(i)
+            stack += [o.index for o in trace.nodes[i].operands if o.kind == "node"]
+    return needed
 
 
 class _Evaluation:
-    """Evaluates a trace's nodes on JAX tracers, in order, skipping those whose results nobody uses."""
+    """Evaluates a trace's nodes on JAX tracers, in order, skipping those that are not needed."""
 
     def __init__(
         self,
@@ -251,9 +259,10 @@ class _Evaluation:
         self.floats, self.ints, self.keys = floats, ints, keys
         self.made: list[list[jax.Array | None]] = []
 
-    def results(self, places: Sequence[Place]) -> tuple[list[jax.Array], list[tuple[int, Requirement, jax.Array]]]:
+    def results(
+        self, places: Sequence[Place], needed: set[int]
+    ) -> tuple[list[jax.Array], list[tuple[int, Requirement, jax.Array]]]:
         """(the arrays at `places`, what the nodes required: node, requirement and finding of each)."""
-        needed = self._needed(places)
         owners: list[int] = []  # the node of each finding
         with collecting() as collector:
             for i, node in enumerate(self.trace.nodes):
@@ -268,17 +277,6 @@ class _Evaluation:
                 owners += [i] * (len(collector.found) - len(owners))
         findings = [(i, requirement, found) for i, (requirement, found) in zip(owners, collector.found, strict=True)]
         return [self.made[i][j] for i, j in places], findings  # type: ignore[misc]
-
-    def _needed(self, places: Sequence[Place]) -> set[int]:
-        """The nodes that some result comes from, and those that only check something."""
-        needed: set[int] = set()
-        stack = [i for i, _ in places] + [i for i, n in enumerate(self.trace.nodes) if n.kind == "op" and not n.outs]
-        while stack:
-            i = stack.pop()
-            if i not in needed:
-                needed.add(i)
-                stack += [o.index for o in self.trace.nodes[i].operands if o.kind == "node"]
-        return needed
 
     def _evaluate(self, node: Node) -> list[jax.Array | None]:
         if node.kind == "op":
