@@ -217,28 +217,23 @@ def test_what_cannot_be_padded_has_a_program_for_each_size_and_the_report_says_w
     assert "size that varies" in str(module.compiler.report())
 
 
-def test_buffers_and_states_of_fixed_size_are_written_by_padded_programs() -> None:
-    norm = nn.BatchNorm1d(4)
-    there = copy.deepcopy(norm).to(DEVICE)
-    compiled = torch.compile(there, backend="pjrt", fullgraph=True)
-    for length in (9, 12, 7, 30):
-        x = torch.randn(length, 4) + 1
-        same(compiled(bounded(x, 0, 64)), norm(x), rtol=1e-4, atol=1e-5)
-        same(there.running_mean, norm.running_mean)
-        same(there.running_var, norm.running_var)
-
-
-def test_the_state_of_a_recurrent_net_ends_where_the_sequence_does() -> None:
-    net = nn.LSTM(3, 4, batch_first=True)
+def test_batches_of_images_that_vary_and_the_buffers_they_write_to() -> None:
+    net = nn.Sequential(nn.Conv2d(3, 4, 3, padding=1), nn.BatchNorm2d(4), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten())
     there = copy.deepcopy(net).to(DEVICE)
-    compiled = torch.compile(there, backend="pjrt")
-    for length in (9, 6, 12):
-        x = torch.randn(2, length, 3)
-        out, (h, c) = net(x)
-        got, (h2, c2) = compiled(bounded(x, 1, 40))
-        same(got, out)
-        same(h2, h)
-        same(c2, c)
+    compiled = torch.compile(there, backend="pjrt", fullgraph=True)
+    for batch in (9, 12, 7, 30):
+        x = torch.randn(batch, 3, 4, 4) + 1
+        net.zero_grad()
+        there.zero_grad()
+        got, expected = compiled(bounded(x, 0, 64)), net(x)
+        same(got, expected, rtol=1e-4, atol=1e-5)
+        got.square().mean().backward()
+        expected.square().mean().backward()
+        for a, b in zip([*there.buffers()], [*net.buffers()], strict=True):
+            same(a, b)
+        for p, q in zip(there.parameters(), net.parameters(), strict=True):
+            same(p.grad, q.grad, rtol=1e-3, atol=1e-5)
+    assert programs() == [("forward", 2, True), ("backward", 2, True)]
 
 
 def test_equal_graphs_share_the_programs_of_buckets_and_another_process_loads_them(tmp_path: Path) -> None:

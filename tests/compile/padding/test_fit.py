@@ -25,7 +25,8 @@ def test_whole_numbers_are_found_and_hold_at_other_sizes(expression: sympy.Expr)
 
 
 @pytest.mark.parametrize(
-    "expression", [1.0 * n, 1 / n, 1 / (64 * n), 1 / sympy.sqrt(n), sympy.sqrt(m), 0.5 * n + 0.25, 1 - 1 / m]
+    "expression",
+    [1.0 * n, 1 / n, 1 / (64 * n), 1 / sympy.sqrt(n), sympy.sqrt(m), 0.5 * n + 0.25, 1 - 1 / m, 64 * n / (64 * n - 1)],
 )
 def test_floats_are_found_from_what_float32_leaves_of_them(expression: sympy.Expr) -> None:
     fit = Fit(SAMPLES)

@@ -19,7 +19,7 @@ class Fit:
     Args:
         samples: values of the symbols, one mapping a sample; all have the same symbols.
         candidates: expressions of them that the program is known to use. What is fitted is `a * e + b` or, for floats,
-            also `a / e + b` and the same of square roots, of a candidate e and constants a, b.
+            also `a / e + b`, the same of square roots, and `a * e / (a * e - 1)`, of a candidate e and constants a, b.
 
     Two samples determine a and b, all others must confirm them.
 
@@ -60,6 +60,9 @@ class Fit:
                         *line[1].as_integer_ratio()
                     )
                 continue
+            corrected = _bessel(points, [float(v) for v in values])
+            if corrected is not None:
+                return corrected * candidate / (corrected * candidate - 1)
             for transform in (lambda e: e, lambda e: 1 / e, sympy.sqrt, lambda e: 1 / sympy.sqrt(e)):
                 at = [float(transform(sympy.Integer(p))) for p in points]
                 rough = _rough_line(at, [float(v) for v in values])
@@ -92,6 +95,14 @@ def _rough_line(x: Sequence[float], y: Sequence[float]) -> tuple[float, float] |
     # 2**-22: two roundings to float32.
     close = all(abs(slope * p + offset - v) <= 2.0**-22 * scale for p, v in zip(x, y, strict=True))
     return (slope, offset) if close and slope != 0 else None
+
+
+def _bessel(x: Sequence[int], y: Sequence[float]) -> int | None:
+    """k such that y is kx / (kx - 1), the correction of a variance for kx elements."""
+    if any(v <= 1 or v > 2 for v in y):
+        return None
+    k = round(y[0] / (y[0] - 1) / x[0])
+    return k if k > 0 and all(abs(k * p / (k * p - 1) - v) <= 2.0**-22 * v for p, v in zip(x, y, strict=True)) else None
 
 
 def _whole(x: float) -> float:
