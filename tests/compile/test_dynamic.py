@@ -255,3 +255,20 @@ def test_equal_graphs_share_the_programs_of_buckets_and_another_process_loads_th
     told = [output(program, TORCH_PJRT_CACHE_DIR=str(tmp_path)).strip() for _ in range(2)]
     for text, origin in zip(told, ("compiled", "loaded"), strict=True):
         assert text == str([(origin, True)] * 2 + [("shared", True)] * 2)
+
+
+def test_backward_passes_may_come_later_and_in_another_order() -> None:
+    net = nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 4), nn.Softmax(-2), nn.Flatten(0, 1), nn.Linear(4, 2))
+    there = copy.deepcopy(net).to(DEVICE)
+    compiled = torch.compile(there, backend="pjrt", fullgraph=True)
+    inputs = [torch.randn(3, length, 4) for length in (10, 22, 15, 12, 12)]
+    got = [compiled(bounded(x, 1, 40)) for x in inputs]
+    expected = [net(x) for x in inputs]
+    for i in (2, 0, 4, 1, 3):
+        net.zero_grad()
+        there.zero_grad()
+        got[i].square().sum().backward()
+        expected[i].square().sum().backward()
+        for p, q in zip(there.parameters(), net.parameters(), strict=True):
+            same(p.grad, q.grad, rtol=1e-4, atol=1e-5)
+    assert programs() == [("forward", 3, True), ("backward", 3, True)]  # up to 12, 18, 24

@@ -38,23 +38,30 @@ class Range:
         return [n * m for n in dict.fromkeys((low, (low + high) // 2, high - 1)) if low <= n < high]
 
 
-@dataclass(slots=True)
-class Link:
-    """What the forward graph tells the backward graph of the padded tensors that it leaves for it.
+@dataclass(frozen=True, slots=True)
+class Left:
+    """The padded tensors that a call of the forward graph leaves for the backward graph.
 
     Attributes:
+        buckets: what sizes were padded to.
         structure: name of the tensor's node -> where its padding is.
-        buckets: values of symbols -> what they were padded to.
     """
 
-    structure: dict[str, Extents] = field(default_factory=dict)
-    buckets: dict[frozenset[tuple[Any, int]], dict[Any, int]] = field(default_factory=dict)
+    buckets: Mapping[Any, int]
+    structure: Mapping[str, Extents]
 
-    def came(self, known: Mapping[Any, int]) -> Mapping[Any, int]:
-        """What sizes the tensors may have that the forward graph left when the real sizes are these."""
+
+@dataclass(slots=True)
+class Link:
+    """What a forward graph tells its backward graph: real sizes -> what calls of these sizes leave."""
+
+    left: dict[frozenset[tuple[Any, int]], Left] = field(default_factory=dict)
+
+    def find(self, known: Mapping[Any, int]) -> Left:
+        """What a call left whose sizes are among these."""
         told = {(s, int(n)) for s, n in known.items()}
-        fitting = [b for real, b in self.buckets.items() if real <= told]
-        return max(fitting, key=len, default={})
+        fitting = [real for real in self.left if real <= told]
+        return self.left[max(fitting, key=len)] if fitting else Left({}, {})
 
 
 class Buckets:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -83,7 +83,7 @@ def padded_caller(
 
 
 def into_bucket(
-    arguments: Sequence[Argument], program: PaddedProgram, arrived: set[int], sizes: Sizes, index: int
+    arguments: Sequence[Argument], program: PaddedProgram, arrived: Mapping[int, Extents], sizes: Sizes, index: int
 ) -> list[Incoming]:
     """How the arguments of a call get the sizes of a bucket."""
     found = []
@@ -96,11 +96,11 @@ def into_bucket(
 
 
 def out_of_bucket(
-    arguments: Sequence[Argument], arrived: set[int], extents: dict[int, Extents], sizes: Sizes, index: int
+    arguments: Sequence[Argument], arrived: Mapping[int, Extents], sizes: Sizes, index: int
 ) -> list[Incoming]:
     """How the arguments of a call that came padded get their own sizes."""
     return [
-        _converted(a, cut_from(a.own[1], extents[a.index], sizes, _dtype(a), index), index)
+        _converted(a, cut_from(a.own[1], arrived[a.index], sizes, _dtype(a), index), index)
         if a.index in arrived
         else Incoming(a.starts)
         for a in arguments

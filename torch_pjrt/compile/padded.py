@@ -23,7 +23,7 @@ from ..lowering.check import Requirement
 from ..lowering.dtypes import to_numpy
 from ..runtime.executable import Executable, compile_function
 from . import shared
-from .buckets import Buckets, Link
+from .buckets import Buckets
 from .function import Argument, GraphFunction
 from .graph import contiguous
 from .padding import Aligned, NotPaddable, align, evaluate
@@ -50,6 +50,7 @@ class PaddedProgram:
         results: for each of its results but the findings the padded shape, the dtype and where the padding is.
         samples: the sizes that it was traced at, the buckets first.
         checked: for each sample what the graph requires of its data.
+        left: name of each tensor that it leaves padded -> where its padding is.
         lowered: for dumps.
     """
 
@@ -60,6 +61,7 @@ class PaddedProgram:
     results: Sequence[Result]
     samples: Sequence[Mapping[Any, int]]
     checked: Sequence[Sequence[tuple[Node, Requirement]]]
+    left: Mapping[str, Extents]
     lowered: jax.stages.Lowered | None
 
     @property
@@ -94,7 +96,6 @@ class PaddedPrograms:
     Attributes:
         graph: the graph; its arguments and sizes are those of each program.
         buckets: which sizes are padded.
-        link: between the forward and the backward graph; None if there is but one.
         programs: by buckets, other sizes and how the arguments lie.
         content: what a program of the graph depends on for arguments and sizes (`content.content`).
         refused: why the graph cannot be padded; None as long as nothing speaks against it.
@@ -102,7 +103,6 @@ class PaddedPrograms:
 
     graph: GraphFunction
     buckets: Buckets
-    link: Link | None
     content: Callable[[Sequence[Argument], Sizes], str | None]
     programs: dict[Any, PaddedProgram] = field(default_factory=dict)
     refused: str | None = None
@@ -122,7 +122,7 @@ class PaddedPrograms:
     def find(
         self,
         arguments: Sequence[Argument],
-        arrived: set[int],
+        arrived: Mapping[int, Extents],
         sizes: Sizes,
         chosen: Mapping[Any, int],
         stay: Collection[Node],
@@ -134,15 +134,15 @@ class PaddedPrograms:
 
         Args:
             arguments: as called.
-            arrived: those of them that are padded already.
+            arrived: those of them that are padded already, and where.
             sizes: the real sizes.
             chosen: the buckets.
-            stay: outputs that will be left padded: `link.structure` will say where.
+            stay: outputs that will be left padded; `PaddedProgram.left` says where.
         """
         exact = {s: int(n) for s, n in sizes.known.items() if s not in chosen}
         at_bucket = self._at_bucket(arguments, arrived, exact, chosen)
         key = (
-            tuple(sorted(chosen.items(), key=str)), tuple(at_bucket), frozenset(arrived),
+            tuple(sorted(chosen.items(), key=str)), tuple(at_bucket), frozenset(arrived.items()),
             tuple(sorted(((s, n) for s, n in exact.items() if s in self.buckets.relevant), key=str)),
         )  # fmt: skip
         if key in self.programs:
@@ -173,13 +173,17 @@ class PaddedPrograms:
         return [self._argument(a, sizes) if self.varies(a, varying) else a for a in arguments]
 
     def _at_bucket(
-        self, arguments: Sequence[Argument], arrived: set[int], exact: Mapping[Any, int], chosen: Mapping[Any, int]
+        self,
+        arguments: Sequence[Argument],
+        arrived: Mapping[int, Extents],
+        exact: Mapping[Any, int],
+        chosen: Mapping[Any, int],
     ) -> list[Argument]:
         """The arguments that the program takes: what arrived padded may be a view."""
         whole = self._arguments(arguments, exact, chosen)
         return [a if a.index in arrived else w for a, w in zip(arguments, whole, strict=True)]
 
-    def at(self, arguments: Sequence[Argument], these: set[int], sizes: Sizes) -> list[Argument]:
+    def at(self, arguments: Sequence[Argument], these: Collection[int], sizes: Sizes) -> list[Argument]:
         """The arguments, `these` of them as whole arrays of other sizes."""
         return [self._argument(a, sizes) if a.index in these else a for a in arguments]
 
@@ -196,7 +200,7 @@ class PaddedPrograms:
     def _compile(
         self,
         arguments: Sequence[Argument],
-        arrived: set[int],
+        arrived: Mapping[int, Extents],
         exact: Mapping[Any, int],
         chosen: Mapping[Any, int],
         stay: Collection[Node],
@@ -220,7 +224,7 @@ class PaddedPrograms:
         aligned = align(traces, Fit(samples, _expressions(graph.nodes, exact)))
         at_bucket = self._at_bucket(arguments, arrived, exact, chosen)
         inputs = zip(at_bucket, aligned.input_dims, strict=False)
-        extents = [self._extents(a, dims, a.index in arrived, rows) for a, dims in inputs]
+        extents = [self._extents(a, dims, arrived.get(a.index), rows) for a, dims in inputs]
         for e in (e for es in extents for e in es if e is not None):
             for atom in e.atoms or ():
                 if not atom.fixed:
@@ -252,23 +256,19 @@ class PaddedPrograms:
                 run_it, specs, parameters, donate, convention.device, text, options=options
             ),
         )  # fmt: skip
-        if self.link is not None:
-            for node, (_, _, where) in zip([*convention.results, *watched], found, strict=False):
-                if node in stay:
-                    self.link.structure[node.name] = where
+        places = zip([*convention.results, *watched], found, strict=False)
+        left = {node.name: where for node, (_, _, where) in places if node in stay}
         kept = len(convention.results)
-        made = PaddedProgram(executable, aligned, at_bucket, extents, found[:kept], samples, checked, lowered)
+        made = PaddedProgram(executable, aligned, at_bucket, extents, found[:kept], samples, checked, left, lowered)
         return made, origin
 
-    def _extents(self, a: Argument, dims: Sequence[Any], arrived: bool, rows: bool) -> Extents:
+    def _extents(self, a: Argument, dims: Sequence[Any], arrived: Extents | None, rows: bool) -> Extents:
         """Where an argument's padding is: where the forward graph left it, else at the end of each dimension.
 
         A dimension of c * n elements may be c rows of n (`rows`) or n of c; which of them only the graph knows.
         """
-        name = self.graph.convention.placeholders[a.index].name
-        if arrived and self.link is not None and name in self.link.structure:
-            told = self.link.structure[name]
-            return tuple(None if e is None else _renamed(e, d) for e, d in zip(told, dims, strict=True))
+        if arrived is not None:
+            return tuple(None if e is None else _renamed(e, d) for e, d in zip(arrived, dims, strict=True))
         found: list[Extent | None] = []
         for real, padded in zip(dims, a.base[1], strict=True):
             outer = 1 if real is None else int(sympy.sympify(real).as_coeff_Mul()[0])
@@ -325,7 +325,7 @@ def _joined(
 
 
 def _read_arrived(
-    arguments: Sequence[Argument], arrived: set[int], inputs: Sequence[jax.Array], starts: jax.Array
+    arguments: Sequence[Argument], arrived: Mapping[int, Extents], inputs: Sequence[jax.Array], starts: jax.Array
 ) -> tuple[list[jax.Array], list[jax.Array]]:
     """The inputs, those that arrived as views read, and the starts of the others."""
     given: list[jax.Array] = list(inputs)

@@ -23,7 +23,7 @@ from ..runtime.in_flight import dispatched
 from ..runtime.progress import compiling
 from ..runtime.transfer import upload
 from . import dump, shared
-from .buckets import Buckets, Link
+from .buckets import Buckets, Left, Link
 from .calls import Incoming, exact_caller, into_bucket, out_of_bucket, padded_caller
 from .content import content
 from .draws import op_of
@@ -32,6 +32,7 @@ from .function import Argument, GraphFunction
 from .graph import OutputTuple, Takes, read_convention
 from .options import Options
 from .padded import PaddedPrograms
+from .padding.arrays import Extents
 from .report import REPORT, Origin, ProgramRecord
 from .sizes import Sizes
 
@@ -87,7 +88,7 @@ class Program:
         graph = GraphFunction(
             self.nodes, self.needed, list(self.constants), self.convention, (), Sizes(), self.convention.results
         )
-        self.padded = PaddedPrograms(graph, Buckets(self.nodes, self.needed), link, self._content)
+        self.padded = PaddedPrograms(graph, Buckets(self.nodes, self.needed), self._content)
         self.record = REPORT.add_graph(kind, gm)
         functions = {
             "compile": self._compile, "copy": _copy, "dispatched": dispatched, "explain": self._explain,
@@ -124,21 +125,16 @@ class Program:
                     chosen = came
                 made = self._padded_call(arguments, arrived, sizes, chosen) if chosen else None
                 self.record.not_padded = self.padded.refused
-                return made or self._exact_call(arguments, arrived, sizes, came)
+                return made or self._exact_call(arguments, arrived, sizes)
         except Exception as error:
             raise self._error("compiling", error) from error
 
-    def _exact_call(
-        self, arguments: Sequence[Argument], arrived: set[int], sizes: Sizes, came: Mapping[Any, int]
-    ) -> Call:
+    def _exact_call(self, arguments: Sequence[Argument], arrived: Mapping[int, Extents], sizes: Sizes) -> Call:
         """A program for exactly these sizes. Arguments that come padded are cut first."""
         started = time.perf_counter()
         incoming = [Incoming(a.starts) for a in arguments]
         if arrived:
-            assert self.link is not None
-            names = {a.index: self.convention.placeholders[a.index].name for a in arguments}
-            structure = {i: self.link.structure[names[i]] for i in arrived}
-            incoming = out_of_bucket(arguments, arrived, structure, sizes, self.convention.device)
+            incoming = out_of_bucket(arguments, arrived, sizes, self.convention.device)
             arguments = self.padded.at(arguments, arrived, sizes)
         written, through_views = self._written(arguments)
         executable, lowered, origin = self._executable(arguments, sizes, through_views)
@@ -148,7 +144,7 @@ class Program:
         return caller, written, self.convention.recipes(sizes), self._checks(required)
 
     def _padded_call(
-        self, arguments: Sequence[Argument], arrived: set[int], sizes: Sizes, chosen: Mapping[Any, int]
+        self, arguments: Sequence[Argument], arrived: Mapping[int, Extents], sizes: Sizes, chosen: Mapping[Any, int]
     ) -> Call | None:
         """A program for the bucket of these sizes; None if the graph cannot be padded."""
         started = time.perf_counter()
@@ -165,7 +161,8 @@ class Program:
         if origin is not None:
             self._record(program.executable, program.lowered, origin, started, program.arguments, at_bucket, True)
         if stay and self.link is not None:
-            self.link.buckets[frozenset((s, exact[s]) for s in chosen)] = dict(chosen)
+            told = self._sizes_told() & set(exact)
+            self.link.left[frozenset((s, exact[s]) for s in told)] = Left(chosen, program.left)
         incoming = into_bucket(arguments, program, arrived, sizes, convention.device)
         kept = [n in stay for n in convention.results]
         caller = padded_caller(program, held, incoming, sizes, kept, convention.device)
@@ -178,16 +175,20 @@ class Program:
         outputs = self.convention.outputs
         if self.link is None or self.visible is None or self.visible >= len(outputs):
             return set()
-        saved = [o for o in outputs[self.visible :] if isinstance(o, Node)]
-        symbols = {n.meta["val"].node.expr for n in saved if isinstance(n.meta.get("val"), torch.SymInt)}
-        if not set(chosen) <= symbols:
+        if not set(chosen) <= self._sizes_told():
             return set()  # the backward graph would not know the real sizes
+        saved = [o for o in outputs[self.visible :] if isinstance(o, Node)]
         seen = {o for o in outputs[: self.visible] if isinstance(o, Node)}
         seen |= {self.convention.roots[o] for o in seen if o in self.convention.roots}
         seen |= set(self.convention.placeholders) | set(self.convention.written.values())
         roots = self.convention.roots
         tensors = [n for n in saved if isinstance(n.meta.get("val"), torch.Tensor)]
         return {n for n in tensors if n not in seen and roots.get(n, n) not in seen and roots.get(n, n) in tensors}
+
+    def _sizes_told(self) -> set[Any]:
+        """The symbols whose values the forward graph hands to the backward graph."""
+        values = [o.meta.get("val") for o in self.convention.outputs if isinstance(o, Node)]
+        return {v.node.expr for v in values if isinstance(v, torch.SymInt)}
 
     def _record(
         self,
@@ -208,8 +209,10 @@ class Program:
         if lowered is not None:
             dump.write(self, record, executable, lowered)
 
-    def _bind(self, arguments: Sequence[Argument], ints: Sequence[int]) -> tuple[Sizes, set[int], Mapping[Any, int]]:
-        """The graph's symbolic sizes as numbers; which arguments came padded, and to what sizes.
+    def _bind(
+        self, arguments: Sequence[Argument], ints: Sequence[int]
+    ) -> tuple[Sizes, Mapping[int, Extents], Mapping[Any, int]]:
+        """The graph's symbolic sizes as numbers; which arguments came padded, and where, and to what sizes.
 
         Raises GraphError if an argument is not what was traced.
         """
@@ -218,20 +221,20 @@ class Program:
         for node, takes in zip(self.convention.placeholders, self.convention.takes, strict=True):
             if takes is Takes.INT:
                 sizes.bind([node.meta["val"]], [next(supply)])
-        came = self.link.came(sizes.known) if self.link is not None and self.kind == "backward" else {}
+        left = self.link.find(sizes.known) if self.link is not None and self.kind == "backward" else Left({}, {})
         for a in arguments:
             fake = self.convention.placeholders[a.index].meta["val"]
             if len(fake.shape) == len(a.own[1]):
                 sizes.bind(fake.shape, a.own[1])
                 sizes.bind(fake.stride(), a.own[2])
-        at_bucket = Sizes({**sizes.known, **came})
-        arrived: set[int] = set()
+        at_bucket = Sizes({**sizes.known, **left.buckets})
+        arrived: dict[int, Extents] = {}
         for a in arguments:
             node = self.convention.placeholders[a.index]
             fake = node.meta["val"]
             own = (dtype_of(a.own[0]), a.own[1])
-            if came and node.name in self.link.structure and (fake.dtype, at_bucket.of(fake.shape)) == own:  # type: ignore[union-attr]
-                arrived.add(a.index)
+            if node.name in left.structure and (fake.dtype, at_bucket.of(fake.shape)) == own:
+                arrived[a.index] = left.structure[node.name]
                 continue
             expected = (fake.dtype, sizes.of(fake.shape))
             if expected != own:
@@ -239,7 +242,7 @@ class Program:
                     f"argument {a.index} ({node.name}) of a {self.kind} graph: traced as {expected[0]} "
                     f"{list(expected[1])}, called with {own[0]} {list(own[1])}"
                 )
-        return sizes, arrived, came
+        return sizes, arrived, left.buckets
 
     def _written(self, arguments: Sequence[Argument]) -> tuple[list[int], list[Argument]]:
         """For each written argument the result that it becomes, and those written through a view: more results."""
