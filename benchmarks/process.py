@@ -40,6 +40,7 @@ class Backend:
         return PEERS_HOME / self.interpreter / "bin" / "python" if self.interpreter else Path(sys.executable)
 
 
+_COMPILED = {"BENCH_COMPILE": "1"}  # the model and its loss through torch.compile
 _WITHOUT_US = {"TORCH_DEVICE_BACKEND_AUTOLOAD": "0"}
 
 DEVICE = Backend("pjrt", "train_torch", "pjrt", environment={"TORCH_PJRT_DEVICE_NAME": "pjrt"})
@@ -51,6 +52,8 @@ PEERS = {
         Backend("xla", "train_torch", "xla", "xla", {"PJRT_DEVICE": "CPU", **_WITHOUT_US}),
         Backend("torchax", "train_torchax", "torchax", "torchax", _WITHOUT_US),
         Backend("cpu", "train_torch", "cpu", environment=_WITHOUT_US),
+        Backend("inductor", "train_torch", "cpu", environment={**_COMPILED, **_WITHOUT_US}),
+        Backend("compiled", "train_torch", "pjrt", environment={**_COMPILED, **DEVICE.environment}),
     )
 }
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import os
 
 import torch
 import torch.nn.functional as F
@@ -31,10 +32,15 @@ def program(name: str, weights: Weights, target: TorchDevice) -> Program:
     model.to(target.device)
     optimizer = torch.optim.AdamW(model.parameters(), lr=LEARNING_RATE)
 
+    def loss_of(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        return F.cross_entropy(model(x).flatten(0, -2), y.flatten())
+
+    forward = torch.compile(loss_of) if os.environ.get("BENCH_COMPILE") else loss_of
+
     def step(batch: Batch) -> torch.Tensor:
         x, y = (torch.from_numpy(array).to(target.device) for array in batch)
         optimizer.zero_grad()
-        loss = F.cross_entropy(model(x).flatten(0, -2), y.flatten())
+        loss = forward(x, y)
         loss.backward()
         optimizer.step()
         target.end_step()
