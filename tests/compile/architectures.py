@@ -146,7 +146,7 @@ CASES: dict[str, Case] = {
     ),
     "EfficientNetForImageClassification": (
         "EfficientNetConfig",
-        {"image_size": 32, "width_coefficient": 0.25, "depth_coefficient": 0.1, "hidden_dim": 32},
+        {"image_size": 32, "width_coefficient": 0.25, "depth_coefficient": 0.1, "hidden_dim": 320},
         lambda: picture(32),
     ),
     "SegformerForImageClassification": (
@@ -185,6 +185,7 @@ def test_outputs_and_gradients_are_the_cpus(name: str) -> None:
     expected.square().mean().backward()
     got.square().mean().backward()
     for (path, p), q in zip(there.named_parameters(), net.parameters(), strict=True):
-        assert (p.grad is None) == (q.grad is None), path
-        if q.grad is not None:
+        if q.grad is None:  # AOTAutograd gives zeros to what only an unused output depends on
+            assert p.grad is None or not p.grad.any(), path
+        else:
             same(p.grad, q.grad, rtol=1e-2, atol=1e-3 * float(q.grad.abs().max()) + 1e-6)
