@@ -73,7 +73,8 @@ def main() -> None:
         worst = max(float((padded(n).cpu() - right[n]).abs().max() / right[n].abs().max()) for n in lengths)
         programs = sum(len(graph.programs) for graph in module.compiler.report().graphs)
         seconds: dict[int, tuple[list[float], list[float]]] = {}
-        for n in rng.sample(sorted(set(lengths)), options.static):
+        spread = sorted(lengths)[options.lengths // options.static // 2 :: options.lengths // options.static]
+        for n in spread:  # evenly over what was drawn, so that their mean is that of all
             alone = torch.compile(logits(there), backend=device, fullgraph=True, dynamic=False)
 
             def static(n: int, fn: Callable[[torch.Tensor], torch.Tensor] = alone) -> torch.Tensor:
