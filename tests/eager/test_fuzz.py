@@ -15,8 +15,8 @@ import pytest
 import torch
 from hypothesis import HealthCheck, Phase, given, settings
 
-from .programs import Program, Raised, differences, programs, run, smallest
-from .steps import KINDS
+from .programs import Program, Raised, compare, differences, programs, run, smallest
+from .rarer_steps import KINDS
 from .writer import Kind, Writer
 
 MODES = ["strict", "async", "fused"]
@@ -30,12 +30,12 @@ def eager_mode(mode: str) -> contextlib.AbstractContextManager[None]:
     return contextlib.nullcontext() if DEVICE == "cpu" else getattr(torch, DEVICE).eager_mode(mode)
 
 
-def random_programs(count: int, seed: int) -> list[Program]:
+def random_programs(count: int, seed: int, *, drawing: bool = False) -> list[Program]:
     found: list[Program] = []
 
     @hypothesis.seed(seed)
     @_unshrunk(count)
-    @given(programs())
+    @given(programs(drawing=drawing))
     def collect(program: Program) -> None:
         found.append(program)
 
@@ -68,6 +68,18 @@ def test_random_programs_leave_what_they_leave_on_cpu(mode: str) -> None:
                 pytest.fail(f"in mode {mode}:\n{said}\n\n{least.source(DEVICE)}", pytrace=False)
 
     holds()
+
+
+@pytest.mark.slow
+def test_programs_that_draw_leave_the_same_in_every_mode() -> None:
+    for program in random_programs(-(-COUNT // 50), SEED, drawing=True):
+        seen = []
+        for mode in MODES:
+            with eager_mode(mode):
+                seen.append(run(program, DEVICE))
+        for mode, left in zip(MODES[1:], seen[1:], strict=True):
+            found = "\n".join(compare(seen[0], left, program.tolerance))
+            assert not found, f"in mode {mode} (on the CPU: in mode strict):\n{found}\n\n{program.source(DEVICE)}"
 
 
 def test_random_programs_have_every_kind_of_line_and_some_raise() -> None:
