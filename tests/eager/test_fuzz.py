@@ -1,6 +1,7 @@
 """Random programs leave on the device, in every eager mode, exactly what they leave on the CPU.
 
-TORCH_PJRT_FUZZ_N programs in total (1,000 unless set), from TORCH_PJRT_FUZZ_SEED on (0 unless set).
+TORCH_PJRT_FUZZ_N programs in total (1,000 unless set), from TORCH_PJRT_FUZZ_SEED on (0 unless set), on
+TORCH_PJRT_FUZZ_DEVICE: "pjrt:1", say, with JAX_NUM_CPU_DEVICES=2.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ DEVICE = os.environ.get("TORCH_PJRT_FUZZ_DEVICE") or torch._C._get_privateuse1_b
 
 def eager_mode(mode: str) -> contextlib.AbstractContextManager[None]:
     """The device's eager mode, for a while."""
-    return contextlib.nullcontext() if DEVICE == "cpu" else getattr(torch, DEVICE).eager_mode(mode)
+    return contextlib.nullcontext() if DEVICE == "cpu" else torch.get_device_module(DEVICE).eager_mode(mode)
 
 
 def random_programs(count: int, seed: int, *, drawing: bool = False) -> list[Program]:
