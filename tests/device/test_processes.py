@@ -108,6 +108,34 @@ def test_sending_a_device_tensor_to_another_process_is_refused_in_the_sender() -
         mp.get_context("spawn").Process(target=print, args=(torch.ones(1, device=DEVICE),)).start()
 
 
+@pytest.mark.parametrize("method", ["fork", "spawn"])
+@pytest.mark.parametrize("what", ["returns", "collates", "touches"])
+def test_a_loaders_worker_that_hands_on_device_tensors_raises_in_the_parent(what: str, method: str) -> None:
+    from .workers import Rows, to_device
+
+    if what == "touches" and method == "spawn":
+        pytest.skip("a spawned worker may use the device: see the next test")
+    module = getattr(torch, DEVICE)
+    (torch.ones(1, device=DEVICE) + 1).tolist()
+    module.synchronize()
+    loader = torch.utils.data.DataLoader(
+        Rows(DEVICE, what), 2, num_workers=1, multiprocessing_context=method,
+        collate_fn=to_device if what == "collates" else None, timeout=90,
+    )  # fmt: skip
+    said = "cannot be shared with another process|cannot be used in a forked child"
+    with pytest.raises(RuntimeError, match=said):
+        next(iter(loader))
+
+
+def test_a_device_tensor_on_a_queue_raises_where_it_is_taken() -> None:
+    queue = mp.get_context("spawn").Queue()
+    queue.put([torch.ones(2), torch.ones(2, device=DEVICE)])
+    with pytest.raises(RuntimeError, match=r"tensor\.cpu\(\)(.|\n)*put it on a queue"):
+        queue.get(timeout=30)
+    queue.put(torch.ones(2))
+    assert queue.get(timeout=30).tolist() == [1, 1]
+
+
 def test_a_spawned_process_uses_the_device() -> None:
     from .workers import double_on_device
 
@@ -194,6 +222,42 @@ def test_ctrl_c_during_a_long_run_stops_the_program() -> None:
         )
     ).splitlines()
     assert lines == ["interrupted", "[2.0, 2.0]", "True"]
+
+
+def test_ctrl_c_while_a_compiled_graph_runs_leaves_what_it_writes_old_or_new() -> None:
+    """Signals around a graph that overwrites its argument: none between taking its memory and binding."""
+    lines = output("""
+        import os, random, signal, threading, time
+        import torch
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        name = torch._C._get_privateuse1_backend_name()
+        @torch.compile
+        def step(x):
+            x.add_(1)
+        x = torch.zeros(64, device=name)
+        step(x)
+        armed = threading.Event()
+        def interrupt():
+            while armed.wait():
+                time.sleep(random.random() / 200)
+                armed.clear()
+                os.kill(os.getpid(), signal.SIGINT)
+        threading.Thread(target=interrupt, daemon=True).start()
+        heard, calls, end = 0, 1, time.monotonic() + 6
+        while time.monotonic() < end:
+            try:
+                armed.set()
+                while time.monotonic() < end:
+                    calls += 1
+                    step(x)
+                    if calls % 200 == 0:
+                        armed.set()  # one may be lost in a callback
+                time.sleep(1)  # the last signal
+            except KeyboardInterrupt:
+                heard += 1
+        print(heard > 5, len(set(x.tolist())) == 1, 0 < x[0].item() <= calls)
+    """)
+    assert lines == "True True True\n"
 
 
 def test_a_program_that_nobody_catches_ends_with_the_status_of_an_interrupt() -> None:

@@ -160,3 +160,31 @@ def test_checkpointing_redraws_the_same_dropout(reentrant: bool) -> None:
     y = checkpoint(lambda t: nn.functional.dropout(t, 0.5).exp().log(), x, use_reentrant=reentrant)
     y.sum().backward()
     assert torch.equal(y.detach().cpu() != 0, x.grad.cpu() != 0)
+
+
+COMPLEX: dict[str, Callable[[str], Tensor]] = {
+    "randn": lambda d: torch.randn(20_000, dtype=torch.complex64, device=d),
+    "rand": lambda d: torch.rand(20_000, dtype=torch.complex64, device=d),
+    "normal_": lambda d: torch.empty(20_000, dtype=torch.complex64, device=d).normal_(0.0, 3.0),
+    "uniform_": lambda d: torch.empty(20_000, dtype=torch.complex64, device=d).uniform_(-1.0, 2.0),
+    "randn_like": lambda d: torch.randn_like(torch.empty(20_000, dtype=torch.complex128, device=d)),
+}
+
+
+@pytest.mark.parametrize("name", COMPLEX)
+def test_complex_draws_have_the_moments_of_the_cpus_in_each_part(name: str) -> None:
+    torch.manual_seed(5)
+    cpu, ours = (torch.view_as_real(COMPLEX[name](d).cpu()).double() for d in ("cpu", DEVICE))
+    deviation = float(cpu.std())
+    torch.testing.assert_close(ours.mean(0), cpu.mean(0), rtol=0, atol=0.05 * deviation)
+    torch.testing.assert_close(ours.var(0), cpu.var(0), rtol=0.05, atol=0)
+    assert abs(float(torch.corrcoef(ours.T)[0, 1])) < 0.03
+
+
+@pytest.mark.parametrize("draw", ["exponential_", "bernoulli_", "geometric_", "cauchy_", "log_normal_", "random_"])
+def test_what_has_no_complex_draws_on_the_cpu_has_none_here(draw: str) -> None:
+    arguments = [0.5] if draw == "geometric_" else []
+    with pytest.raises(Exception) as expected:
+        getattr(torch.empty(3, dtype=torch.complex64), draw)(*arguments)
+    with pytest.raises(expected.type):
+        getattr(torch.empty(3, dtype=torch.complex64, device=DEVICE), draw)(*arguments)

@@ -13,11 +13,17 @@ from dataclasses import dataclass
 import torch
 from hypothesis import strategies as st
 
-from .steps import KINDS
-from .writer import Writer, is_leaf, values
+from .rarer_steps import DRAWING, KINDS
+from .writer import Writer, is_leaf, names, reloaded, values
 
 # (rtol, atol) for the coarsest dtype that a program has touched: a float64 that once was a float32 is no better.
-TOLERANCE = {torch.float64: 1e-10, torch.float32: 2e-5, torch.float16: 5e-3, torch.bfloat16: 4e-2}
+TOLERANCE = {
+    torch.float64: 1e-10,
+    torch.float32: 2e-5,
+    torch.complex64: 2e-5,
+    torch.float16: 5e-3,
+    torch.bfloat16: 4e-2,
+}
 
 
 @dataclass(frozen=True)
@@ -35,9 +41,12 @@ class Program:
         """The program as a script that prints every tensor it leaves."""
         return "\n".join(
             [
+                "import copy",
+                "import io",
                 "import torch",
                 "",
                 inspect.getsource(values),
+                inspect.getsource(reloaded),
                 f'device = "{device}"',
                 *self.lines,
                 "for name, t in sorted(globals().copy().items()):",
@@ -51,16 +60,21 @@ class Program:
 
 
 @st.composite
-def programs(draw: st.DrawFn, shortest: int = 4, longest: int = 12) -> Program:
-    """Programs of `shortest` to `longest` steps; a step is one or two lines."""
+def programs(draw: st.DrawFn, shortest: int = 4, longest: int = 12, *, drawing: bool = False) -> Program:
+    """Programs of `shortest` to `longest` steps; a step is one or two lines. `drawing` adds random draws."""
     # Even odds for every choice: Hypothesis' own draws prefer the simple ones, and shrinking is `smallest`'s work.
     random = draw(st.randoms(use_true_random=True))
     writer = Writer(random.randrange)
     writer.add(KINDS["create"])
     writer.add(KINDS["parameter" if writer.chance(2) else "create"])
-    names = [name for name, kind in KINDS.items() for _ in range(kind.weight)]
+    table = KINDS
+    if drawing:
+        # Drawn indices are in range on the CPU only, and an error that `strict` raises at once comes later in `fused`.
+        table = {name: kind for name, kind in (KINDS | DRAWING).items() if name != "embedding"}
+        writer.add(DRAWING["seed"])
+    kinds = [kind for kind in table.values() for _ in range(kind.weight)]
     for _ in range(shortest + writer.below(longest - shortest + 1)):
-        writer.add(KINDS[names[writer.below(len(names))]])
+        writer.add(writer.pick(kinds))
     return Program(tuple(writer.lines), frozenset(writer.dtypes))
 
 
@@ -86,7 +100,7 @@ class Seen:
             if other.facts[fact] != wanted:
                 yield f"{self.name}: {fact} is {other.facts[fact]}, on the CPU {wanted}"
         if self.value.shape == other.value.shape and self.value.dtype == other.value.dtype:
-            rtol = tolerance if self.value.is_floating_point() else 0.0
+            rtol = tolerance if _inexact(self.value) else 0.0
             if not torch.allclose(other.value, self.value, rtol=rtol, atol=rtol * scale, equal_nan=True):
                 yield f"{self.name} is\n{other.value}\non the CPU\n{self.value}"
         if self.grad is not None and other.grad is not None:
@@ -98,7 +112,7 @@ Observation = Raised | Seen
 
 def run(program: Program, device: str) -> list[Observation]:
     """Run the program on a device: the lines that raised, in order, then every tensor left, by name."""
-    space: dict[str, object] = {"torch": torch, "values": values, "device": device}
+    space = names(device)
     seen: list[Observation] = []
     for line in program.lines:
         try:
@@ -124,11 +138,16 @@ def _observe(name: str, t: torch.Tensor, storages: dict[int, str]) -> Seen:
         "requires_grad": t.requires_grad,
         "is_leaf": is_leaf(t),
         "version": t._version,
+        "is_conj": t.is_conj(),
         "shares the storage of": storages.get(t.untyped_storage()._cdata),
         "bytes of storage": t.untyped_storage().nbytes(),
         "has a grad": grad is not None,
     }
-    return Seen(name, facts, t.detach().cpu().clone(), grad)
+    return Seen(name, facts, t.detach().cpu().resolve_conj().resolve_neg().clone(), grad)
+
+
+def _inexact(t: torch.Tensor) -> bool:
+    return t.is_floating_point() or t.is_complex()
 
 
 def differences(program: Program, device: str) -> list[str]:
@@ -138,15 +157,20 @@ def differences(program: Program, device: str) -> list[str]:
         got = run(program, device)
     except Exception as error:
         return [f"reading the tensors raised {type(error).__name__}: {error}"]
+    return compare(wanted, got, program.tolerance)
+
+
+def compare(wanted: list[Observation], got: list[Observation], tolerance: float) -> list[str]:
+    """What is different in `got`, in sentences."""
     errors, device_errors = ([s for s in seen if isinstance(s, Raised)] for seen in (wanted, got))
     if errors != device_errors:
         return [f"raised: {device_errors}, on the CPU {errors}"]
     tensors, device_tensors = ({s.name: s for s in seen if isinstance(s, Seen)} for seen in (wanted, got))
     if tensors.keys() != device_tensors.keys():
         return [f"tensors left: {[*device_tensors]}, on the CPU {[*tensors]}"]
-    floats = [s.value for s in tensors.values() if s.value.is_floating_point() and s.value.numel()]
-    scale = max([1.0, *(float(v.abs().nan_to_num(0, 0, 0).max()) for v in floats)])
-    return [d for n, s in tensors.items() for d in s.differences(device_tensors[n], program.tolerance, scale)]
+    floats = [s.value for s in tensors.values() if _inexact(s.value) and s.value.numel()]
+    scale = max([1.0, *(float(v.abs().float().nan_to_num(0, 0, 0).max()) for v in floats)])
+    return [d for n, s in tensors.items() for d in s.differences(device_tensors[n], tolerance, scale)]
 
 
 def smallest(program: Program, fails: Callable[[Program], bool]) -> Program:

@@ -16,6 +16,7 @@ from .writer import Kind, Writer, overlaps, share
 SHAPES = [(2, 3), (4,), (4, 3), (), (1, 3), (3, 4), (2, 3, 4), (1,), (0,), (2, 0)]
 FLOATS = [torch.float32, torch.float64]
 HALVES = [torch.bfloat16, torch.float16]
+RARE = [*HALVES, torch.complex64, torch.int16, torch.uint8, torch.bool]
 DTYPES = [torch.float32, torch.float32, torch.float32, torch.float64, torch.int64, torch.int32, torch.bool, torch.uint8]
 KINDS: dict[str, Kind] = {}
 Write = Callable[[Writer], str | None]
@@ -33,9 +34,16 @@ def _floating(t: torch.Tensor) -> bool:
     return t.is_floating_point()
 
 
+def _rounded(w: Writer) -> bool:
+    """Whether values were rounded so coarsely that a comparison of them may go either way."""
+    return bool(w.dtypes & set(HALVES))
+
+
 def _number(w: Writer, dtype: torch.dtype) -> str:
     if dtype == torch.bool:
         return w.pick(["True", "False"])
+    if dtype.is_complex:
+        return w.pick(["0.5", "0", "1 - 0.5j"])
     return w.pick(["0.5", "-1.25", "2", "0"] if dtype.is_floating_point else ["2", "0", "3"])
 
 
@@ -47,7 +55,7 @@ def _indices(w: Writer, n: int, *, repeats: bool) -> str:
 
 @kind(8)
 def create(w: Writer) -> str:
-    shape, dtype = w.pick(SHAPES), w.pick(DTYPES)
+    shape, dtype = w.pick(SHAPES), w.pick(RARE if w.chance(6) else DTYPES)
     made = [
         w.fresh(shape, dtype),
         w.fresh(shape, dtype),
@@ -75,7 +83,7 @@ def alias(w: Writer) -> str | None:
 
 @kind(14, may_raise=True)
 def in_place(w: Writer) -> str | None:
-    found = w.target(lambda t: t.dtype not in HALVES)
+    found = w.target()
     if found is None:
         return None
     x, t = found
@@ -106,7 +114,7 @@ def in_place(w: Writer) -> str | None:
 
 @kind(8, may_raise=True)
 def assign(w: Writer) -> str | None:
-    name = w.name(lambda t: not overlaps(t) and t.ndim > 0 and t.dtype not in HALVES)
+    name = w.name(lambda t: not overlaps(t) and t.ndim > 0)
     if name is None:
         return None
     t = w.at(name)
@@ -114,7 +122,7 @@ def assign(w: Writer) -> str | None:
     places = ["...", ":", "::2", "1:", "..., :1", "None, ..., 1:"]
     if n:
         places += [str(w.below(n)), "-1", _indices(w, n, repeats=False)]
-        if t.is_floating_point():
+        if t.is_floating_point() and not _rounded(w):
             places += [f"{name} > 0.3337"]
     place = w.pick(places)
     at = w.at(f"{name}[{place}]")
@@ -198,6 +206,13 @@ def pointwise(w: Writer) -> str | None:
             f"{name}.clamp(-0.6, 0.6)",
             f"1.5 - {name}",
         ]
+    elif t.is_complex():
+        ways += [f"{name}.{f}" for f in ("conj()", "real", "imag", "abs()", "mul(0.5)", "neg()", "conj().imag")]
+        ways += [
+            f"({name} * {b}) * 0.25",
+            f"torch.view_as_real({name}.resolve_conj())",
+            f"torch.exp(-{name}.abs()) * {name}",
+        ]
     elif t.dtype != torch.bool:
         ways += [f"{name} * 2", f"{name} - {b}", f"{name} // 3", f"{name} % 3", f"{name} & 3", f"{name} * 0.25"]
     else:
@@ -212,7 +227,9 @@ def reduce(w: Writer) -> str | None:
         return None
     t = w.at(name)
     d = w.below(t.ndim)
-    ways = [f"sum({d})", "sum()", f"sum({d}, keepdim=True)", f"cumsum({d})", f"any({d})", "all()"]
+    ways = [f"sum({d})", "sum()", f"sum({d}, keepdim=True)", f"cumsum({d})"]
+    if not _rounded(w):
+        ways += [f"any({d})", "all()"]
     if t.is_floating_point() and t.numel():
         ways += [f"mean({d})", "mean()", f"softmax({d})", f"detach().amax({d})", f"log_softmax({d})", f"logsumexp({d})"]
         ways += [f"detach().sort(stable=True, dim={d}).values", f"var({d}, correction=0)"]
@@ -270,7 +287,7 @@ def index(w: Writer) -> str | None:
 @kind(5)
 def decide(w: Writer) -> str | None:
     name = w.name(_floating)
-    if name is None or w.dtypes & set(HALVES):
+    if name is None or _rounded(w):
         return None
     ways = [f"{name} > 0.3337", f"{name} <= -0.1337", f"{name}.mul(3).add(0.137).to(torch.int64)"]
     ways += [f"{name}.detach().add(0.137).floor()", f"({name} > 0.1337).nonzero()"]
@@ -291,10 +308,17 @@ def convert(w: Writer) -> str | None:
         "to(device)",
     ]
     ways += [f"to({d})" for d in FLOATS] + ["cpu().add(1).to(device)"]
-    if not t.is_floating_point():
-        ways += ["to(torch.int64)", "to(torch.int32)", "bool()", "to(torch.uint8)"]
+    if not (t.is_floating_point() or t.is_complex()):
+        ways += [
+            "to(torch.int64)",
+            "to(torch.int32)",
+            "to(torch.int16)",
+            "bool()",
+            "to(torch.uint8)",
+            "to(torch.complex64)",
+        ]
     elif w.chance(3):
-        ways += ["to(torch.bfloat16)", "half()"]
+        ways += ["to(torch.bfloat16)", "half()", "to(torch.complex64)"]
     if t.dtype in (torch.float32, torch.int32) and not t.requires_grad:
         ways += [f"view(torch.int32).view({t.dtype})", "to(torch.float32).view(torch.int32).mul(0)"]
         if t.is_contiguous() and t.ndim:

@@ -136,6 +136,10 @@ def test_a_float_division_by_zero_is_no_error(mode: str) -> None:
         (lambda d: torch.multinomial(torch.tensor([0.5, -1.0], device=d), 1), "element < 0"),
         (lambda d: torch.multinomial(torch.tensor([0.5, float("nan")], device=d), 1), "element < 0"),
         (lambda d: torch.multinomial(torch.zeros(3, device=d), 1), "sum of probabilities"),
+        (lambda d: torch.normal(0.0, torch.tensor([1.0, -1.0], device=d)), "all elements of std >= 0.0"),
+        (lambda d: F.binary_cross_entropy(torch.tensor([1.5], device=d), torch.ones(1, device=d)), "between 0 and 1"),
+        (lambda d: F.multi_margin_loss(torch.ones(2, 3, device=d), torch.tensor([0, 3], device=d)), "out of range"),
+        (lambda d: F.multilabel_margin_loss(torch.ones(2, device=d), torch.tensor([2, -1], device=d)), "out of range"),
         (lambda d: torch._assert_async(torch.tensor(0, device=d), "the user's {words}"), "the user's {words}"),
     ],
 )

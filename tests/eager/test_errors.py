@@ -19,6 +19,11 @@ from ..conftest import DEVICE
 module = getattr(torch, DEVICE)
 MODES = ["strict", "async", "fused"]
 
+
+def places(n: int, device: str) -> torch.Tensor:
+    return torch.arange(n, device=device)
+
+
 BAD: dict[str, Callable[[str], Any]] = {
     "shapes that do not broadcast": lambda d: torch.ones(2, 3, device=d) + torch.ones(4, device=d),
     "a tensor without elements broadcast in place": lambda d: torch.ones(0, 1, device=d).atan2_(
@@ -48,6 +53,40 @@ BAD: dict[str, Callable[[str], Any]] = {
     "bits of floats": lambda d: torch.ones(2, device=d) & torch.ones(2, device=d),
     "softmax of integers": lambda d: torch.ones(2, dtype=torch.int64, device=d).softmax(0),
     "a write to an expanded tensor": lambda d: torch.ones(1, device=d).expand(3).add_(1),
+    "the maximum of nothing": lambda d: torch.ones(2, 0, device=d).max(),
+    "the least of nothing, a whole number": lambda d: torch.ones(0, dtype=torch.int64, device=d).min(),
+    "the place of the maximum of nothing": lambda d: torch.ones(2, 0, device=d).argmax(),
+    "both extremes along nothing": lambda d: torch.ones(2, 0, device=d).aminmax(dim=1),
+    "the k-th of nothing": lambda d: torch.ones(0, device=d).kthvalue(1),
+    "indices that do not broadcast": lambda d: torch.ones(2, 3, device=d)[places(2, d), places(3, d)],
+    "an assignment by such indices": lambda d: torch.ones(2, 3, device=d).index_put_(
+        (places(2, d), places(3, d)), torch.ones((), device=d)
+    ),
+    "values that do not fit what is indexed": lambda d: torch.ones(2, 3, device=d).index_put_(
+        (places(2, d),), torch.ones(5, device=d)
+    ),
+    "one more dimension than is indexed": lambda d: torch.ones(2, 3, device=d).index_put_(
+        (places(2, d),), torch.ones(2, 2, 3, device=d)
+    ),
+    "values for a mask": lambda d: (
+        torch.ones(3, device=d)
+        .masked_fill(torch.ones(3, device=d) > 0, 0)
+        .index_put_((torch.tensor([True, True, False], device=d),), torch.ones(3, device=d))
+    ),
+    "a matrix of places": lambda d: torch.ones(2, 3, device=d).index_select(0, places(2, d)[None]),
+    "more places than rows": lambda d: torch.ones(2, 3, device=d).index_copy(
+        0, places(2, d), torch.ones(1, 3, device=d)
+    ),
+    "more values than places": lambda d: torch.ones(4, device=d).put_(places(2, d), torch.ones(3, device=d)),
+    "a reduction that is none": lambda d: torch.ones(2, device=d).index_reduce(
+        0, places(1, d), torch.ones(1, device=d), "nope"
+    ),
+    "a matrix of boundaries": lambda d: torch.bucketize(torch.ones(2, device=d), torch.ones(2, 2, device=d)),
+    "more draws than choices": lambda d: torch.ones(3, device=d).multinomial(5),
+    "no draws": lambda d: torch.ones(3, device=d).multinomial(0),
+    "draws from nothing": lambda d: torch.ones(2, 0, device=d).multinomial(1),
+    "an empty range": lambda d: torch.randint(3, 1, (2,), device=d),
+    "an image without rows": lambda d: nn.functional.adaptive_avg_pool2d(torch.ones(1, 2, 0, 3, device=d), 2),
     "a matrix without an inverse": lambda d: torch.linalg.inv(torch.zeros(2, 2, device=d)),
 }
 
@@ -61,6 +100,35 @@ def test_the_exception_is_the_cpus_raised_at_the_call(name: str, mode: str) -> N
         with pytest.raises(expected.type):
             BAD[name](DEVICE)
         assert (torch.ones(2, device=DEVICE) + 1).tolist() == [2, 2]
+
+
+DRAWS: dict[str, tuple[float, ...]] = {
+    # a method, then numbers that it takes, then numbers that it refuses
+    "uniform_": (0, 1, 1, 0),
+    "normal_": (0, 1, 0, -1),
+    "log_normal_": (0, 1, 0, 0),
+    "cauchy_": (0, 1, 0, 0),
+    "exponential_": (1, 0),
+    "geometric_": (0.5, 1),
+    "bernoulli_": (0.5, 1.5),
+}
+
+
+@pytest.mark.parametrize("name", DRAWS)
+def test_a_distribution_refuses_the_cpus_numbers_at_every_call_and_draws_nothing(name: str) -> None:
+    numbers = DRAWS[name]
+    good, bad = numbers[: len(numbers) // 2], numbers[len(numbers) // 2 :]
+    with pytest.raises(RuntimeError):
+        getattr(torch.ones(3), name)(*bad)
+    x = torch.ones(3, device=DEVICE)
+    getattr(x, name)(*good)  # the same op and layouts: from now on Python is not asked about shapes
+    state = module.get_rng_state()
+    with pytest.raises(RuntimeError):
+        getattr(x, name)(*bad)
+    assert torch.equal(module.get_rng_state(), state)
+    if name == "normal_":
+        with pytest.raises(RuntimeError, match=r"normal expects std >= 0\.0, but found std -1"):
+            torch.normal(x, -1.0)
 
 
 @pytest.mark.parametrize("mode", MODES)

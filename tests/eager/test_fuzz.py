@@ -1,6 +1,7 @@
 """Random programs leave on the device, in every eager mode, exactly what they leave on the CPU.
 
-TORCH_PJRT_FUZZ_N programs in total (1,000 unless set), from TORCH_PJRT_FUZZ_SEED on (0 unless set).
+TORCH_PJRT_FUZZ_N programs in total (1,000 unless set), from TORCH_PJRT_FUZZ_SEED on (0 unless set), on
+TORCH_PJRT_FUZZ_DEVICE: "pjrt:1", say, with JAX_NUM_CPU_DEVICES=2.
 """
 
 from __future__ import annotations
@@ -15,8 +16,8 @@ import pytest
 import torch
 from hypothesis import HealthCheck, Phase, given, settings
 
-from .programs import Program, Raised, differences, programs, run, smallest
-from .steps import KINDS
+from .programs import Program, Raised, compare, differences, programs, run, smallest
+from .rarer_steps import KINDS
 from .writer import Kind, Writer
 
 MODES = ["strict", "async", "fused"]
@@ -27,15 +28,15 @@ DEVICE = os.environ.get("TORCH_PJRT_FUZZ_DEVICE") or torch._C._get_privateuse1_b
 
 def eager_mode(mode: str) -> contextlib.AbstractContextManager[None]:
     """The device's eager mode, for a while."""
-    return contextlib.nullcontext() if DEVICE == "cpu" else getattr(torch, DEVICE).eager_mode(mode)
+    return contextlib.nullcontext() if DEVICE == "cpu" else torch.get_device_module(DEVICE).eager_mode(mode)
 
 
-def random_programs(count: int, seed: int) -> list[Program]:
+def random_programs(count: int, seed: int, *, drawing: bool = False) -> list[Program]:
     found: list[Program] = []
 
     @hypothesis.seed(seed)
     @_unshrunk(count)
-    @given(programs())
+    @given(programs(drawing=drawing))
     def collect(program: Program) -> None:
         found.append(program)
 
@@ -68,6 +69,18 @@ def test_random_programs_leave_what_they_leave_on_cpu(mode: str) -> None:
                 pytest.fail(f"in mode {mode}:\n{said}\n\n{least.source(DEVICE)}", pytrace=False)
 
     holds()
+
+
+@pytest.mark.slow
+def test_programs_that_draw_leave_the_same_in_every_mode() -> None:
+    for program in random_programs(-(-COUNT // 50), SEED, drawing=True):
+        seen = []
+        for mode in MODES:
+            with eager_mode(mode):
+                seen.append(run(program, DEVICE))
+        for mode, left in zip(MODES[1:], seen[1:], strict=True):
+            found = "\n".join(compare(seen[0], left, program.tolerance))
+            assert not found, f"in mode {mode} (on the CPU: in mode strict):\n{found}\n\n{program.source(DEVICE)}"
 
 
 def test_random_programs_have_every_kind_of_line_and_some_raise() -> None:

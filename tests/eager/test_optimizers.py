@@ -110,3 +110,30 @@ def test_a_checkpoint_of_model_and_optimizer_goes_on_as_if_it_had_not_stopped() 
     resumed = optim.AdamW(other.parameters(), lr=1e-2)
     resumed.load_state_dict(copy.deepcopy(saved[1]))
     assert steps(other, resumed, range(2, 4)) == steps(model, optimizer, range(2, 4))
+
+
+STEPS: dict[str, Callable[[list[Tensor], list[list[Tensor]]], None]] = {
+    "sgd": lambda p, s: torch._fused_sgd_(
+        p, s[0], s[1], weight_decay=0.1, momentum=0.9, lr=0.1, dampening=0.0, nesterov=False, maximize=False,
+        is_first_step=False,
+    ),
+    "adamw": lambda p, s: torch._fused_adamw_(
+        p, s[0], s[1], s[2], [], s[3], lr=0.1, beta1=0.9, beta2=0.99, weight_decay=0.1, eps=1e-6, amsgrad=False,
+        maximize=False,
+    ),
+    "unscaling": lambda p, s: torch._amp_foreach_non_finite_check_and_unscale_(p, s[0][0][0], s[1][0][0]),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", STEPS)
+def test_a_fused_step_given_one_tensor_twice_updates_it_twice(name: str) -> None:
+    left = []
+    for device in ("cpu", DEVICE):
+        generator = torch.Generator().manual_seed(3)
+        x = torch.rand(4, generator=generator).to(device)
+        params = [x, x, x[1:], torch.rand(3, generator=generator).to(device)]
+        state = [[torch.rand(p.shape, generator=generator).to(device) for p in params] for _ in range(3)]
+        steps = [torch.full((), 2.0, device=device) for _ in params]
+        STEPS[name](params, [*state, steps])
+        left.append([t.cpu() for t in (*params, *(s for row in state for s in row))])
+    torch.testing.assert_close(left[1], left[0])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import io
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -13,9 +15,24 @@ LONGEST_TENSOR = 200
 
 
 def values(shape, dtype, seed):
-    """Small values of any dtype: quarters from -2 to 2, integers from 0 to 7."""
+    """Small values of any dtype: quarters from -2 to 2 (times 1 + i/2), integers from 0 to 7."""
     drawn = torch.randint(0, 17, shape, generator=torch.Generator().manual_seed(seed))
+    if dtype.is_complex:
+        return (drawn / 4 - 2).to(dtype) * (1 + 0.5j)
     return (drawn / 4 - 2).to(dtype) if dtype.is_floating_point else (drawn % 8 * (drawn > 4)).to(dtype)
+
+
+def reloaded(saved):
+    """What was saved to a file, loaded from it."""
+    file = io.BytesIO()
+    torch.save(saved, file)
+    file.seek(0)
+    return torch.load(file)
+
+
+def names(device: str) -> dict[str, Any]:
+    """What the lines of a program may name besides its tensors."""
+    return {"torch": torch, "copy": copy, "values": values, "reloaded": reloaded, "device": device}
 
 
 @dataclass(frozen=True)
@@ -34,7 +51,7 @@ class Writer:
         self.below = below
         self.lines: list[str] = []
         self.dtypes: set[torch.dtype] = set()
-        self.space: dict[str, Any] = {"torch": torch, "values": values, "device": "cpu"}
+        self.space = names("cpu")
         self.count = 0
 
     def add(self, of: Kind) -> None:

@@ -3,6 +3,7 @@
 #include "findings.h"
 #include "generator.h"
 #include "guard.h"
+#include "interrupts.h"
 #include "layout_python.h"
 #include "lowering_state.h"
 #include "modes.h"
@@ -140,7 +141,8 @@ class Graph {
     read_values.reserve(slots.size());
     for (const auto& s : slots)
       read_values.push_back(s.value);
-    std::vector<py::object> results = run(variant, slots);
+    Interrupts interrupts;
+    std::vector<py::object> results = run(variant, slots, &interrupts);
     py::object findings = py::none();
     if (!variant.checks.is_none()) {
       findings = std::move(results.back());
@@ -150,6 +152,7 @@ class Graph {
     bind_written(variant, slots, results, &values);
     py::list outputs = wrap(variant, args, results, &values);
     note(variant, read_values, values, std::move(findings));
+    interrupts.release();
     // The caller has nothing more to do with the arguments (a boxed call): activations die here, not after it.
     PyList_SetSlice(args.ptr(), 0, PyList_GET_SIZE(args.ptr()), nullptr);
     if (settings().mode.load(std::memory_order_relaxed) == EagerMode::kStrict)
@@ -388,7 +391,7 @@ class Graph {
       value->run = number;
   }
 
-  std::vector<py::object> run(const Variant& variant, const std::vector<Slot>& slots) {
+  std::vector<py::object> run(const Variant& variant, const std::vector<Slot>& slots, Interrupts* interrupts) {
     std::vector<py::object> results;
     if (variant.run.is_none())
       return results;
@@ -414,6 +417,7 @@ class Graph {
       keys_array = py::array_t<uint32_t>(static_cast<py::ssize_t>(keys.size()), keys.data());
       arguments.push_back(keys_array.ptr());
     }
+    interrupts->hold(); // until what the program made is bound
     auto made = py::reinterpret_steal<py::object>(
         PyObject_Vectorcall(variant.run.ptr(), arguments.data(), arguments.size(), nullptr));
     if (!made) {

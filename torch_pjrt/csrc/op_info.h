@@ -30,6 +30,7 @@ struct OpInfo {
   std::vector<bool> returns_list;
   std::atomic<Treatment> treatment{Treatment::kUnknown};
   PyObject* function = nullptr; // for kPython
+  PyObject* check_numbers = nullptr; // (args...) raises what the CPU kernel says of numbers that come at run time
   bool random = false; // draws numbers: gets a key
   bool writes = false; // some argument is written
   uint8_t refusals = 0; // of overlapping memory: Refusal bits

@@ -162,6 +162,8 @@ void Recorder::describe(const c10::OperatorHandle& op) {
   info_->random = said["random"].cast<bool>();
   info_->indexes = said["indexes"].cast<bool>();
   info_->function = py::object(said["function"]).release().ptr();
+  if (!said["check_numbers"].is_none())
+    info_->check_numbers = py::object(said["check_numbers"]).release().ptr();
   info_->treatment = static_cast<Treatment>(said["treatment"].cast<int>());
 }
 
@@ -188,6 +190,14 @@ Aliasing checked_aliasing(const OpInfo& info, const Call& call) {
   if (info.refusals != 0)
     check_overlap(named, info.refusals, found);
   return found;
+}
+
+size_t places_of_lists(const OpInfo& info, const Stack& stack) {
+  size_t places = 0;
+  for (const auto& a : torch::jit::last(stack, info.args.size()))
+    if (a.isTensorList())
+      places = std::max(places, a.toTensorList().size());
+  return places;
 }
 
 // Gives `out=` tensors the size the call will write, as every ATen kernel does.
@@ -392,6 +402,26 @@ void Recorder::operator()(const c10::OperatorHandle& op, c10::DispatchKeySet /*k
   }
 }
 
+// One place of the lists after the other, as CPU kernels go (a fused optimizer given one tensor twice).
+void Recorder::record_by_places(const c10::OperatorHandle& op, Stack* stack) {
+  size_t places = places_of_lists(*info_, *stack);
+  auto args = torch::jit::pop(*stack, info_->args.size());
+  for (size_t place = 0; place < places; ++place) {
+    Stack row;
+    for (const auto& a : args) {
+      if (!a.isTensorList()) {
+        row.push_back(a);
+        continue;
+      }
+      c10::List<at::Tensor> one;
+      if (place < a.toTensorList().size())
+        one.push_back(a.toTensorList().get(place));
+      row.emplace_back(std::move(one));
+    }
+    record(op, &row);
+  }
+}
+
 void Recorder::record(const c10::OperatorHandle& op, Stack* stack) {
   Call call = read_call(*info_, *stack);
   if (call.needs_python || call.device < 0) {
@@ -402,9 +432,19 @@ void Recorder::record(const c10::OperatorHandle& op, Stack* stack) {
     push_python_results(op.schema(), stack, result);
     return;
   }
-  if (info_->writes && checked_aliasing(*info_, call) == Aliasing::kSequential && info_->composite) {
-    run_composite(op, stack);
-    return;
+  if (info_->writes && checked_aliasing(*info_, call) == Aliasing::kSequential) {
+    if (info_->composite) {
+      run_composite(op, stack);
+      return;
+    }
+    if (info_->returns_arg.empty() && places_of_lists(*info_, *stack) > 1) {
+      record_by_places(op, stack);
+      return;
+    }
+  }
+  if (info_->check_numbers != nullptr) {
+    py::gil_scoped_acquire gil;
+    py::reinterpret_borrow<py::object>(info_->check_numbers)(*python_args(op.schema(), *stack));
   }
   Values made;
   Values dropped; // released after the state lock

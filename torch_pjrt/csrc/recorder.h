@@ -21,6 +21,7 @@ class Recorder final : public c10::OperatorKernel {
 
  private:
   void record(const c10::OperatorHandle& op, torch::jit::Stack* stack);
+  void record_by_places(const c10::OperatorHandle& op, torch::jit::Stack* stack);
   void run_composite(const c10::OperatorHandle& op, torch::jit::Stack* stack);
   void describe(const c10::OperatorHandle& op);
   std::unique_ptr<OpInfo> info_;

@@ -90,7 +90,8 @@ void throw_foreign_storage() {
       false,
       "this tensor's storage was not made by the ",
       device_name(),
-      " device (from_blob, or raw bytes of another process?): make it with torch.empty(..., device=\"",
+      " device (from_blob, a slice of a storage, raw bytes of another process?): make it with torch.empty(..., "
+      "device=\"",
       device_name(),
       "\") and copy_ into it");
 }

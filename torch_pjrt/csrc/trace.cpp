@@ -1,6 +1,7 @@
 #include "trace.h"
 
 #include "findings.h"
+#include "interrupts.h"
 #include "layout_python.h"
 #include "lowering_state.h"
 #include "memory.h"
@@ -267,7 +268,7 @@ void run_trace(std::unique_ptr<Trace> trace, bool may_split) {
     }
   }
   bool dispatched = false;
-  py::object held = py::bool_(false); // Ctrl-C waits until the results are bound
+  Interrupts interrupts; // from the dispatch until the results are bound
   try {
     if (may_split)
       memory.require();
@@ -284,7 +285,7 @@ void run_trace(std::unique_ptr<Trace> trace, bool may_split) {
     } else {
       ++counters().cache_hits;
     }
-    held = bridge().hold_interrupts();
+    interrupts.hold();
     dispatched = true;
     py::object made = bridge().run(executable, inputs, as_numpy(t.floats), as_numpy(t.ints), as_numpy(t.keys));
     ++counters().traces_run;
@@ -320,7 +321,7 @@ void run_trace(std::unique_ptr<Trace> trace, bool may_split) {
     bool interrupted = !dispatched && PyErr_GivenExceptionMatches(exception, PyExc_KeyboardInterrupt) != 0;
     bool no_memory = is_out_of_memory(exception) && (!dispatched || has_inputs(t));
     if (may_split && (interrupted || no_memory) && resume(trace)) {
-      bridge().release_interrupts(held);
+      interrupts.release();
       throw_exception(exception);
     }
     {
@@ -328,10 +329,10 @@ void run_trace(std::unique_ptr<Trace> trace, bool may_split) {
       for (auto& v : results)
         v->failure = failure;
     }
-    bridge().release_interrupts(held);
+    interrupts.release();
     throw_exception(exception);
   }
-  bridge().release_interrupts(held);
+  interrupts.release();
 }
 
 } // namespace

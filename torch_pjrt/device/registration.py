@@ -16,6 +16,7 @@ from .. import _C
 from ..compile.registration import register_lazily
 from . import interchange, safetensors
 from .modes import MODE_VARIABLE, mode_number
+from .raw_memory import go_by_way_of_the_cpu
 from .sharing import refuse_sharing
 
 
@@ -47,6 +48,7 @@ def register_backend() -> None:
     _print_on_host(name)
     register_lazily(name)
     refuse_sharing(name)
+    go_by_way_of_the_cpu(name)
     interchange.install(name)
     safetensors.install(name)
     copyreg.pickle(torch.storage.TypedStorage, functools.partial(_reduce_storage, name))

@@ -2,11 +2,15 @@
 
 PyTorch takes `share_memory_()` of any custom backend for done, and a tensor put on a queue then fails in the writer's
 feeder thread with an error about file descriptors.
+
+What a queue's feeder thread raises is printed there, and whoever waits for the item waits forever: the parent of a
+DataLoader's worker, say. So from that thread the error itself is sent, and raised by the receiver's `get`.
 """
 
 from __future__ import annotations
 
 import functools
+import threading
 from collections.abc import Callable
 from multiprocessing.reduction import ForkingPickler
 from typing import Any
@@ -18,15 +22,24 @@ from torch.multiprocessing.reductions import reduce_storage
 def refuse_sharing(name: str) -> None:
     """Make `share_memory_()` and `torch.multiprocessing` queues, pipes and arguments refuse storages of the device.
 
-    Both then raise RuntimeError; CPU storages are shared as before.
+    Both then raise RuntimeError, a queue where the item is taken from it; CPU storages are shared as before.
     """
     ForkingPickler.register(torch.UntypedStorage, functools.partial(_reduce, name))
     torch.UntypedStorage.share_memory_ = _refusing(name, torch.UntypedStorage.share_memory_)  # type: ignore[method-assign]
 
 
 def _reduce(name: str, storage: torch.UntypedStorage) -> Any:
+    if threading.current_thread().name == "QueueFeederThread":  # multiprocessing.queues.Queue calls it so
+        try:
+            _check(name, storage)
+        except RuntimeError as error:
+            return _raise, (f"{error} (another process put it on a queue, or returned it from a DataLoader's worker)",)
     _check(name, storage)
     return reduce_storage(storage)
+
+
+def _raise(text: str) -> None:
+    raise RuntimeError(text)
 
 
 def _refusing(name: str, share: Callable[..., Any]) -> Callable[..., Any]:

@@ -25,13 +25,13 @@ def describe(name: str, composite: bool) -> dict[str, Any]:
     """
     from ..lowering import find
     from ..lowering.registry import get
-    from .checks import refusals
+    from .checks import number_check, refusals
     from .host_ops import INDEX_OPS, host_op_of
     from .infer import op_named
 
     said: dict[str, Any] = {
         "static": [], "run_time": [], "write_only": [], "random": False, "function": None, "indexes": False,
-        "refusals": 0,
+        "refusals": 0, "check_numbers": None,
     }  # fmt: skip
     op = op_named(name)
     host_op = host_op_of(op)
@@ -49,6 +49,7 @@ def describe(name: str, composite: bool) -> dict[str, Any]:
             said["write_only"].append(i)
     said["random"] = lowering.random
     said["refusals"] = refusals(op)
+    said["check_numbers"] = number_check(op)
     if name in INDEX_OPS:
         said |= {"indexes": True, "function": INDEX_OPS[name]}
     return said | {"treatment": _RECORD}

@@ -1,4 +1,4 @@
-"""What CPU PyTorch's kernels refuse and its meta kernels don't: dimensions and overlapping memory.
+"""What CPU PyTorch's kernels refuse and its meta kernels don't: dimensions, numbers and overlapping memory.
 
 A shape is inferred on meta tensors, and many of PyTorch's meta kernels are Python references that check less than the
 kernels they stand for. A program that is wrong must say so on every device, so the missing checks are here. What is
@@ -7,7 +7,7 @@ refused for its dtypes: cpu_probe.py.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -15,6 +15,7 @@ from torch._ops import OpOverload
 
 Check = Callable[[Mapping[str, Any]], None]
 _CHECKS: dict[str, Check] = {}
+_NUMBER_CHECKS: dict[str, Check] = {}
 # Refusal in aliasing.h.
 _REPEATS, _PARTIAL_OVERLAP, _OVERLAP = 1, 2, 4
 
@@ -24,6 +25,16 @@ def check(op: OpOverload, given: Mapping[str, Any]) -> None:
     name = base_name(op)
     if name in _CHECKS:
         _CHECKS[name](given)
+
+
+def number_check(op: OpOverload) -> Callable[..., None] | None:
+    """What to call with the op's arguments at every call: one entry serves all numbers that come at run time.
+
+    None for most ops; the others draw from a distribution that has no meaning for some parameters.
+    """
+    found = _NUMBER_CHECKS.get(base_name(op))
+    names = [a.name for a in op._schema.arguments]
+    return found and (lambda *args: found(dict(zip(names, args, strict=True))))
 
 
 def refusals(op: OpOverload) -> int:
@@ -48,9 +59,9 @@ def base_name(op: OpOverload) -> str:
     return name[:-1] if name.endswith("_") and not name.endswith("__") else name
 
 
-def _refuse_for(*names: str) -> Callable[[Check], Check]:
+def _refuse_for(*names: str, table: dict[str, Check] = _CHECKS) -> Callable[[Check], Check]:
     def register(fn: Check) -> Check:
-        _CHECKS.update(dict.fromkeys(names, fn))
+        table.update(dict.fromkeys(names, fn))
         return fn
 
     return register
@@ -70,17 +81,156 @@ def _check_dim(given: Mapping[str, Any]) -> None:
         raise IndexError(f"Dimension out of range (expected to be in range of [{-rank}, {rank - 1}], but got {d})")
 
 
-@_refuse_for("max", "min", "median", "mode", "nanmedian", "amax", "amin")
+@_refuse_for("median", "mode", "nanmedian", "amax", "amin", "aminmax", "kthvalue")
 def _check_not_empty(given: Mapping[str, Any]) -> None:
     self, dims = given["self"], given.get("dim")
-    if self.numel() or dims is None:
+    if self.numel():
         return
-    for d in dims if isinstance(dims, list) else [dims]:
+    for d in dims if isinstance(dims, list) else [] if dims is None else [dims]:
         if -self.dim() <= d < self.dim() and self.size(d) == 0:
             raise IndexError(f"Expected reduction dim {d} to have non-zero size.")
+
+
+@_refuse_for("max", "min", "argmax", "argmin")
+def _check_extremum(given: Mapping[str, Any]) -> None:
+    if given.get("dim") is None and given["self"].numel() == 0:
+        wrong: type[Exception] = IndexError if "keepdim" in given else RuntimeError  # of argmax, and of max
+        raise wrong("Expected reduction dim to be specified for input.numel() == 0.")
+    _check_not_empty(given)
 
 
 @_refuse_for("clamp")
 def _check_clamp(given: Mapping[str, Any]) -> None:
     if given["min"] is None and given["max"] is None:
         raise RuntimeError("torch.clamp: At least one of 'min' or 'max' must not be None")
+
+
+@_refuse_for("_adaptive_avg_pool2d", "_adaptive_avg_pool3d")
+def _check_pooled(given: Mapping[str, Any]) -> None:
+    sizes = given["self"].shape
+    for d in range(1, len(given["output_size"]) + 1):
+        if len(sizes) >= d and sizes[-d] == 0:
+            raise RuntimeError(
+                "Expected input to have non-zero size for non-batch dimensions, but input has sizes "
+                f"{list(sizes)} with dimension {len(sizes) - d} being empty"
+            )
+
+
+@_refuse_for("index", "_unsafe_index")
+def _check_indices(given: Mapping[str, Any]) -> None:
+    shapes = [i.shape for i in given["indices"] if i is not None]
+    try:
+        torch.broadcast_shapes(*shapes)
+    except RuntimeError:
+        said = ", ".join(str(list(s)) for s in shapes)
+        raise IndexError(
+            f"shape mismatch: indexing tensors could not be broadcast together with shapes {said}"
+        ) from None
+
+
+@_refuse_for("index_put", "_index_put_impl", "_unsafe_index_put")
+def _check_assigned(given: Mapping[str, Any]) -> None:
+    _check_indices(given)
+    shape, place = list(given["values"].shape), given["self"][tuple(_or_all(given["indices"]))].shape
+    kept = shape[next((i for i, n in enumerate(shape) if n != 1), len(shape)) :]
+    if len(kept) > len(place) or any(n not in (1, m) for n, m in zip(kept[::-1], place[::-1], strict=False)):
+        raise RuntimeError(
+            f"shape mismatch: value tensor of shape {shape} cannot be broadcast to indexing result of shape "
+            f"{list(place)}"
+        )
+
+
+def _or_all(indices: Sequence[torch.Tensor | None]) -> list[torch.Tensor | slice]:
+    return [slice(None) if i is None else i for i in indices]
+
+
+@_refuse_for("index_select")
+def _check_index_select(given: Mapping[str, Any]) -> None:
+    if given["index"].dim() > 1:
+        raise IndexError("index_select(): Index is supposed to be a vector")
+
+
+@_refuse_for("index_copy")
+def _check_index_copy(given: Mapping[str, Any]) -> None:
+    index, source, d = given["index"], given["source"], given["dim"]
+    if index.dim() > 1:
+        raise IndexError(f"index_copy_(): Index should have dimension 1 or 0 (got {index.dim()})")
+    if -source.dim() <= d < source.dim() and index.numel() != source.size(d):
+        raise IndexError(
+            f"index_copy_(): Number of indices ({index.numel()}) should be equal to source.size(dim) ({source.size(d)})"
+        )
+
+
+@_refuse_for("put")
+def _check_put(given: Mapping[str, Any]) -> None:
+    index, source = given["index"].numel(), given["source"].numel()
+    if index != source:
+        raise IndexError(
+            "put_(): Expected source and index to have the same number of elements, but got "
+            f"source.numel() = {source}, index.numel() = {index}"
+        )
+
+
+@_refuse_for("index_reduce")
+def _check_index_reduce(given: Mapping[str, Any]) -> None:
+    if given["reduce"] not in ("prod", "mean", "amax", "amin"):
+        raise RuntimeError(
+            f"index_reduce(): Expected reduce to be one of prod, mean, amax or amin but got {given['reduce']}."
+        )
+
+
+@_refuse_for("bucketize")
+def _check_bucketize(given: Mapping[str, Any]) -> None:
+    if given["boundaries"].dim() != 1:
+        raise RuntimeError(f"boundaries tensor must be 1 dimension, but got dim({given['boundaries'].dim()})")
+
+
+@_refuse_for("multinomial")
+def _check_multinomial(given: Mapping[str, Any]) -> None:
+    samples, choices = given["num_samples"], given["self"].shape[-1:]
+    if samples <= 0:
+        raise RuntimeError("cannot sample n_sample <= 0 samples")
+    if choices and not given["replacement"] and samples > choices[0]:
+        raise RuntimeError("cannot sample n_sample > prob_dist.size(-1) samples without replacement")
+
+
+@_refuse_for("random")
+def _check_random(given: Mapping[str, Any]) -> None:
+    low, high = given.get("from", 0), given.get("to")
+    if high is not None and low >= high:
+        raise RuntimeError(f"random_ expects 'from' to be less than 'to', but got from={low} >= to={high}")
+
+
+@_refuse_for("uniform", table=_NUMBER_CHECKS)
+def _check_uniform(given: Mapping[str, Any]) -> None:
+    if given["from"] > given["to"]:
+        raise RuntimeError(
+            f"uniform_ expects to return a [from, to) range, but found from={given['from']} > to={given['to']}"
+        )
+
+
+@_refuse_for("bernoulli", table=_NUMBER_CHECKS)
+def _check_bernoulli(given: Mapping[str, Any]) -> None:
+    p = given.get("p")
+    if isinstance(p, float) and not 0 <= p <= 1:
+        raise RuntimeError(f"bernoulli_ expects p to be in [0, 1], but got p={p}")
+
+
+@_refuse_for("geometric", table=_NUMBER_CHECKS)
+def _check_geometric(given: Mapping[str, Any]) -> None:
+    if not 0 < given["p"] < 1:
+        raise RuntimeError(f"geometric_ expects p to be in (0, 1), but got p={given['p']}")
+
+
+@_refuse_for("normal", "normal_functional", table=_NUMBER_CHECKS)
+def _check_normal(given: Mapping[str, Any]) -> None:
+    std = given["std"]
+    if isinstance(std, float) and not std >= 0:
+        raise RuntimeError(f"normal expects std >= 0.0, but found std {std}")
+
+
+@_refuse_for("exponential", "cauchy", "log_normal", table=_NUMBER_CHECKS)
+def _check_positive(given: Mapping[str, Any]) -> None:
+    name = next(n for n in ("lambd", "sigma", "std") if n in given)
+    if not given[name] > 0:
+        raise RuntimeError(f"expected {name} > 0.0, but found {name}={given[name]}")

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
 
-from .check import require_index
+from .check import require, require_index
 from .registry import lower
 from .widen import wide_dtype, widen
 
@@ -84,6 +84,7 @@ def huber_loss_backward(grad_output: Array, self: Array, target: Array, reductio
 def binary_cross_entropy(self: Array, target: Array, weight: Array | None = None, reduction: int = MEAN) -> Array:
     """Logarithms are held above -100, as PyTorch documents, so that the loss stays finite."""
     x, y = _met(self, target)
+    require((x >= 0) & (x <= 1), "all elements of input should be between 0 and 1")
     loss = (y - 1) * jnp.maximum(jnp.log1p(-x), -100) - y * jnp.maximum(jnp.log(x), -100)
     return reduced(loss if weight is None else loss * widen(weight), reduction)
 

@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
 
+from .check import require
 from .loss import MEAN, reduced
 from .registry import lower
 from .widen import widen
@@ -23,6 +24,7 @@ def multi_margin_loss(
 ) -> Array:
     """mean over classes i != t of weight[t] * max(0, margin - x[t] + x[i])^p."""
     x = widen(self).reshape(-1, self.shape[-1] if self.ndim else 1)
+    require((target >= 0) & (target < x.shape[1]), "target out of range")
     loss = _multi_margin(x, target.reshape(-1, 1), p, margin, weight)
     return reduced(loss.reshape(target.shape), reduction)
 
@@ -73,6 +75,7 @@ def multilabel_margin_loss_backward(
 def _multilabel(self: Array, target: Array) -> tuple[Array, Array, Array, Array]:
     classes = self.shape[-1] if self.ndim else 1
     x, rows = widen(self).reshape(-1, classes), target.reshape(-1, classes)
+    require((rows >= -1) & (rows < classes), "argument #2 'target' is out of range")
     listed = jnp.cumsum(rows < 0, 1) == 0
     labels = jnp.where(listed, rows, 0).astype(np.int32)
     numbers = lax.broadcasted_iota(np.int32, (1, 1, classes), 2)

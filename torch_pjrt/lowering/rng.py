@@ -33,7 +33,13 @@ def random_bits(key: Array, shape: Sequence[int], dtype: np.dtype | type = np.ui
 
 
 def unit(key: Array, shape: Sequence[int], dtype: np.dtype) -> Array:
-    """Uniform in [0, 1), on a grid that `dtype` holds exactly, so that no value rounds up to 1; half types as f32."""
+    """Uniform in [0, 1), on a grid that `dtype` holds exactly, so that no value rounds up to 1; half types as f32.
+
+    Of a complex number, each part.
+    """
+    if jnp.issubdtype(dtype, jnp.complexfloating):
+        parts = unit(key, (2, *shape), np.empty(0, dtype).real.dtype)
+        return lax.complex(parts[0], parts[1])
     digits = jnp.finfo(dtype).nmant + 1
     wide = digits > 24
     bits = random_bits(key, shape, np.uint64 if wide else np.uint32) >> ((64 if wide else 32) - digits)
@@ -66,6 +72,7 @@ def normal(self: Like, mean: Number = 0.0, std: Number = 1.0, *, generator: Igno
 )  # fmt: skip
 def normal_of(mean: Number, std: Number = 1.0, *, generator: Ignored = None, key: Array) -> Array:
     shape = jnp.broadcast_shapes(jnp.shape(mean), jnp.shape(std))
+    require(jnp.asarray(std) >= 0, "normal expects all elements of std >= 0.0")
     return standard_normal(key, shape, to_numpy(promote([mean, std]))) * std + mean
 
 
@@ -96,7 +103,11 @@ def log_normal(self: Like, mean: Number = 1.0, std: Number = 2.0, *, generator: 
 
 @lower("uniform", "uniform_", random=True, dynamic=["from", "to"], write_only=["self"])
 def uniform(self: Like, *bounds: Number, generator: Ignored = None, key: Array, **named: Number) -> Array:
-    """In [from, to): a value that rounds up to `to` in the tensor's own dtype becomes `from`."""
+    """In [from, to): a value that rounds up to `to` in the tensor's own dtype becomes `from`. Complex: each part."""
+    if jnp.issubdtype(self.dtype, jnp.complexfloating):
+        both = jax.ShapeDtypeStruct((2, *self.shape), np.empty(0, self.dtype).real.dtype)
+        parts = uniform(both, *bounds, key=key, **named)
+        return lax.complex(parts[0], parts[1])
     given = dict(zip(("from", "to"), bounds, strict=False)) | named  # `from` is no name in Python
     u = unit(key, self.shape, self.dtype)
     low, high = (jnp.asarray(given.get(k, v)).astype(u.dtype) for k, v in (("from", 0.0), ("to", 1.0)))

@@ -6,10 +6,12 @@ signal. Were KeyboardInterrupt raised between the call and the binding, neither 
 
 from __future__ import annotations
 
+import _signal  # type: ignore[import-not-found]  # signal.signal makes enums of its results: 36 µs a flush, this 3 µs
 import signal
 import threading
 from types import FrameType
 
+_SIGINT = int(signal.SIGINT)
 _heard = threading.Event()
 
 
@@ -20,9 +22,9 @@ def hold() -> bool:
     """
     if threading.current_thread() is not threading.main_thread():
         return False
-    if signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
+    if _signal.getsignal(_SIGINT) is not _signal.default_int_handler:
         return False
-    signal.signal(signal.SIGINT, _note)
+    _signal.signal(_SIGINT, _note)
     return True
 
 
@@ -30,7 +32,7 @@ def release(held: bool) -> None:
     """Undo `hold`, given what it returned. Raises KeyboardInterrupt if Ctrl-C was heard in between."""
     if not held:
         return
-    signal.signal(signal.SIGINT, signal.default_int_handler)
+    _signal.signal(_SIGINT, _signal.default_int_handler)
     if _heard.is_set():
         _heard.clear()
         raise KeyboardInterrupt
