@@ -24,7 +24,7 @@ def run(lengths: int, static: int) -> None:
             capture_output=True, text=True, cwd=ROOT, env={**os.environ, **DEVICE.environment}, timeout=2 * TIMEOUT_S,
         )  # fmt: skip
         if done.returncode != 0:
-            print(f"  {model}: left out: {done.stderr.strip().splitlines()[-1]}")
+            print(f"  {model}: left out: {(done.stderr.strip().splitlines() or ['no message'])[-1]}")
             continue
         figures[model] = told = json.loads(done.stdout.splitlines()[-1])
         padded, alone = (sum(statistics.median(pair[k]) for pair in told["seconds"].values()) for k in (0, 1))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -272,3 +273,84 @@ def test_backward_passes_may_come_later_and_in_another_order() -> None:
         for p, q in zip(there.parameters(), net.parameters(), strict=True):
             same(p.grad, q.grad, rtol=1e-4, atol=1e-5)
     assert programs() == [("forward", 3, True), ("backward", 3, True)]  # up to 12, 18, 24
+
+
+def test_what_decreases_with_a_size_is_right() -> None:
+    def fn(x: torch.Tensor, w: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        rest = torch.cat([x.exp(), x.new_zeros(4, 64 - x.shape[1])], 1).softmax(1)
+        return w[x.shape[1] :].sum() + x.sum(), rest, (x + w[: x.shape[1]]).sum(1), w[: x.shape[1]].mean(0)
+
+    compiled, w = torch.compile(fn, backend="pjrt", fullgraph=True), torch.randn(64)
+    for length in (9, 12, 10):
+        x = torch.randn(4, length)
+        for got, expected in zip(compiled(bounded(x, 1, 60), w.to(DEVICE)), fn(x, w), strict=True):
+            same(got, expected, rtol=1e-4, atol=1e-5)
+
+
+def test_many_numbers_that_vary_are_told_apart() -> None:
+    def fn(x: torch.Tensor, i: int, j: int, k: int) -> tuple[torch.Tensor, ...]:
+        return x * i, x * j, x * k, x * x.shape[0]
+
+    compiled = torch.compile(fn, backend="pjrt", dynamic=True)
+    for length, *numbers in ((9, 3, 4, 5), (11, 10, 12, 11), (7, 9, 8, 10), (10, 5, 6, 7)):
+        x = torch.randn(length)
+        for got, expected in zip(compiled(x.to(DEVICE), *numbers), fn(x, *numbers), strict=True):
+            same(got, expected)
+
+
+def test_a_view_that_is_written_to_beside_a_size_that_varies() -> None:
+    def fn(x: torch.Tensor, buffer: torch.Tensor) -> torch.Tensor:
+        buffer.add_(x.sum(1))
+        return x * 2
+
+    base, there = torch.zeros(3, 4), torch.zeros(3, 4, device=DEVICE)
+    compiled = torch.compile(fn, backend="pjrt", fullgraph=True)
+    for length in (9, 12, 7):
+        x = torch.randn(4, length)
+        same(compiled(bounded(x, 1, 40), there[1]), fn(x, base[1]))
+        same(there, base)
+
+
+def test_a_backward_pass_that_leaves_the_device_gets_real_sizes() -> None:
+    @torch.library.custom_op("torch_pjrt_tests::halved", mutates_args=())
+    def halved(x: torch.Tensor) -> torch.Tensor:
+        return x / 2
+
+    halved.register_fake(torch.empty_like)
+
+    class Function(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
+            y = x.exp()
+            ctx.save_for_backward(y)
+            return y.sum(1)
+
+        @staticmethod
+        def backward(ctx: Any, grad: torch.Tensor) -> torch.Tensor:
+            return grad[:, None] * halved(ctx.saved_tensors[0])
+
+    compiled = torch.compile(Function.apply, backend="pjrt")
+    for length in (9, 12, 7):
+        x = torch.randn(4, length)
+        there = x.to(DEVICE).requires_grad_()
+        torch._dynamo.mark_dynamic(there, 1, min=3, max=40)
+        compiled(there).sum().backward()
+        same(there.grad, x.exp() / 2)
+
+
+def test_a_program_for_padding_that_is_zero_is_not_one_for_padding_that_is_not() -> None:
+    def fn(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+        return ((1 / x).t() @ w).mean()
+
+    compiled = torch.compile(fn, backend="pjrt", dynamic=True)
+
+    def call(n: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        x = torch.rand(n, 3) + 0.5
+        there = x.to(DEVICE).requires_grad_()
+        here = x.requires_grad_()
+        return fn(here, torch.ones(n, 2)) + compiled(there, torch.ones(n, 2, device=DEVICE)).cpu(), here, there
+
+    calls = [call(n) for n in (10, 11)]
+    for total, here, there in [calls[1], calls[0], call(9)]:
+        total.backward()
+        same(there.grad, here.grad, rtol=1e-4, atol=1e-5)

@@ -15,7 +15,7 @@ from .draws import give_keys
 from .inline import inline_regions
 from .merge import merge_equal
 from .options import Options, read_options
-from .segments import compile_graph
+from .segments import compile_graph, fits
 
 Boxed = Callable[[list[Any]], Sequence[Any]]
 
@@ -53,7 +53,7 @@ def pjrt(
         fw_compiler=compiler("forward"),
         bw_compiler=compiler("backward"),
         inference_compiler=compiler("inference"),
-        partition_fn=_partition(chosen),
+        partition_fn=_partition(chosen, link),
         keep_inference_input_mutations=True,
     )(gm, example_inputs)
     return compiled
@@ -67,7 +67,7 @@ def _visible() -> int | None:
     return int(context.fw_metadata.num_forward)
 
 
-def _partition(options: Options) -> Callable[..., tuple[GraphModule, GraphModule]]:
+def _partition(options: Options, link: Link) -> Callable[..., tuple[GraphModule, GraphModule]]:
     def partition(joint: GraphModule, inputs: Any, **settings: Any) -> tuple[GraphModule, GraphModule]:
         inline_regions(joint)
         give_keys(joint)
@@ -75,6 +75,7 @@ def _partition(options: Options) -> Callable[..., tuple[GraphModule, GraphModule
             merge_equal(joint)
         with torch._functorch.config.patch(cse=False, activation_memory_budget=options.activation_memory_budget):
             parts: tuple[GraphModule, GraphModule] = min_cut_rematerialization_partition(joint, inputs, **settings)
+        link.whole = all(fits(n) for n in parts[1].graph.nodes if n.op == "call_function")
         return parts
 
     return partition

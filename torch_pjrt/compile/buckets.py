@@ -14,6 +14,9 @@ from torch.utils._pytree import tree_leaves
 from .padding.arrays import Extents
 from .padding.buckets import bucket_of, previous_bucket
 
+# How many sizes are padded at once: the orders of three samples tell no more apart.
+_MOST = 3
+
 
 @dataclass(frozen=True, slots=True)
 class Range:
@@ -53,9 +56,15 @@ class Left:
 
 @dataclass(slots=True)
 class Link:
-    """What a forward graph tells its backward graph: real sizes -> what calls of these sizes leave."""
+    """What a forward graph tells its backward graph.
+
+    Attributes:
+        left: real sizes -> what calls of these sizes leave.
+        whole: whether the backward graph is one program, which knows what to make of it.
+    """
 
     left: dict[frozenset[tuple[Any, int]], Left] = field(default_factory=dict)
+    whole: bool = True
 
     def find(self, known: Mapping[Any, int]) -> Left:
         """What a call left whose sizes are among these."""
@@ -90,15 +99,23 @@ class Buckets:
         for symbol, size in known.items():
             if self.first.setdefault(symbol, size) != size:
                 self.varied.add(symbol)
-        found = {}
+        found: dict[Any, int] = {}
         for symbol in sorted(self.varied & set(known) & set(self.ranges), key=str):
             bucket = self.ranges[symbol].bucket(known[symbol])
-            if bucket is not None:
+            if bucket is not None and len(found) < _MOST and self._apart({**found, symbol: bucket}):
                 found[symbol] = bucket
         return found
 
+    def _apart(self, chosen: Mapping[Any, int]) -> bool:
+        """Whether the samples tell the last symbol from the others: that it is no `a * n + b` of one of them."""
+        *others, last = ([sample[s] for sample in self.samples(chosen)] for s in chosen)
+        return not any(
+            all((x - a[0]) * (last[1] - last[0]) == (y - last[0]) * (a[1] - a[0]) for x, y in zip(a, last, strict=True))
+            for a in others
+        )
+
     def samples(self, chosen: Mapping[Any, int]) -> list[dict[Any, int]]:
-        """The buckets themselves, then three sets of other sizes that have them; no two symbols go together."""
+        """The buckets themselves, then three sets of other sizes that have them, each symbol's in another order."""
         others = {s: self.ranges[s].samples(n) for s, n in chosen.items()}
         turned = [{s: sizes[(k + i) % len(sizes)] for i, (s, sizes) in enumerate(others.items())} for k in range(3)]
         return [dict(chosen), *turned]

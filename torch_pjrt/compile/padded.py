@@ -115,7 +115,7 @@ class PaddedPrograms:
         for i in self.graph.convention.written:
             value = self.graph.convention.placeholders[i].meta["val"]
             if isinstance(value, torch.Tensor) and _symbols(value) & set(chosen):
-                self._refuse(f"argument {i}, whose size varies, is written to")
+                self.refuse(f"argument {i}, whose size varies, is written to")
                 return {}
         return chosen
 
@@ -156,12 +156,17 @@ class PaddedPrograms:
             except NotPaddable as error:
                 reasons.append(str(error))
                 continue
+            except Exception as error:  # a rule that fails: the graph can still be compiled for each size
+                log.warning("padding a graph of %d nodes failed", len(self.graph.nodes), exc_info=True)
+                reasons.append(f"{type(error).__name__}: {error}")
+                continue
             self.programs[key] = made
             return made, origin
-        self._refuse(reasons[0])
+        self.refuse(reasons[0])
         return None, None
 
-    def _refuse(self, reason: str) -> None:
+    def refuse(self, reason: str) -> None:
+        """Compile the graph for each size from now on."""
         self.refused = reason
         log.info("a graph of %d nodes is compiled for each size: %s", len(self.graph.nodes), reason)
 
@@ -250,7 +255,7 @@ class PaddedPrograms:
             jax.ShapeDtypeStruct((begin + len(aligned.whole),), np.int64),
             jax.ShapeDtypeStruct((4 * convention.draws,), np.uint32) if convention.draws else None,
         ]
-        run_it, text = _traced(run, specs, parameters), _joined(texts, samples, aligned, extents, at_bucket)
+        run_it, text = _traced(run, specs, parameters), _joined(texts, samples, aligned, extents, at_bucket, arrived)
         executable, lowered, origin = shared.find_or_make(
             text, options, lambda: compile_function(
                 run_it, specs, parameters, donate, convention.device, text, options=options
@@ -309,6 +314,7 @@ def _joined(
     aligned: Aligned,
     extents: Sequence[Extents],
     arguments: Sequence[Argument],
+    arrived: Mapping[int, Extents],
 ) -> str | None:
     """All that the executable depends on: the graph at the samples, and what differs between them."""
     if None in texts:
@@ -321,7 +327,9 @@ def _joined(
     where = [[None if e is None else [(named(a.real), a.padded) for a in e.atoms or ()] for e in x] for x in extents]
     numbers = [list(map(named, aligned.whole)), list(map(named, aligned.real))]
     taken = [(a.index, a.own, a.base, a.structure, a.starts) for a in arguments]
-    return "\n".join([text_of(([list(s.values()) for s in samples], numbers, where, taken)), *map(str, texts)])
+    return "\n".join(
+        [text_of(([list(s.values()) for s in samples], numbers, where, taken, sorted(arrived))), *map(str, texts)]
+    )
 
 
 def _read_arrived(

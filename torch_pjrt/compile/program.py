@@ -149,6 +149,10 @@ class Program:
         """A program for the bucket of these sizes; None if the graph cannot be padded."""
         started = time.perf_counter()
         convention = self.convention
+        written, through_views = self._written(arguments)
+        if through_views:
+            self.padded.refuse(f"argument {through_views[0].index}, a view, is written to")
+            return None
         stay = self._staying(chosen)
         held = self._constants()
         program, origin = self.padded.find(
@@ -166,14 +170,13 @@ class Program:
         incoming = into_bucket(arguments, program, arrived, sizes, convention.device)
         kept = [n in stay for n in convention.results]
         caller = padded_caller(program, held, incoming, sizes, kept, convention.device)
-        written, _ = self._written(arguments)
         checks = self._checks(program.requirements(sizes))
         return caller, written, convention.recipes(sizes, stay, at_bucket), checks
 
     def _staying(self, chosen: Mapping[Any, int]) -> set[Node]:
         """The outputs that only the backward graph will see: they are left padded."""
         outputs = self.convention.outputs
-        if self.link is None or self.visible is None or self.visible >= len(outputs):
+        if self.link is None or not self.link.whole or self.visible is None or self.visible >= len(outputs):
             return set()
         if not set(chosen) <= self._sizes_told():
             return set()  # the backward graph would not know the real sizes

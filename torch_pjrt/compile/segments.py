@@ -32,13 +32,13 @@ def compile_graph(
     `link` and `visible` are `Program`'s.
     """
     inline_regions(gm)
-    strangers = [n for n in gm.graph.nodes if n.op == "call_function" and not _fits(n)]
+    strangers = [n for n in gm.graph.nodes if n.op == "call_function" and not fits(n)]
     if not strangers:
         return Program(gm, kind, options, link, visible).call
     return _Segmented(gm, kind, options, strangers)
 
 
-def _fits(node: Node) -> bool:
+def fits(node: Node) -> bool:
     """Whether the node can be part of a program: it has a lowering, and every size it has follows from arguments."""
     if not can_lower(node) or node.meta.get("unbacked_bindings"):
         return False

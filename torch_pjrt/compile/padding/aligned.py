@@ -8,6 +8,7 @@ from typing import Any
 
 import jax
 import numpy as np
+import sympy  # type: ignore[import-untyped]
 from jax.extend.core import ClosedJaxpr, Literal, Var
 
 from .fit import Fit, Number
@@ -213,7 +214,14 @@ class _Alignment:
         shapes = [tuple(a.aval.shape) for a in atoms]
         if len({len(s) for s in shapes}) > 1:
             raise NotPaddable("how many dimensions a tensor has depends on sizes")
-        return tuple(None if len(set(d)) == 1 else self._expression(d) for d in zip(*shapes, strict=True))
+        return tuple(None if len(set(d)) == 1 else self._size(d) for d in zip(*shapes, strict=True))
+
+    def _size(self, values: Sequence[int]) -> Any:
+        found = self._expression(values)
+        growing = all(c > 0 for term, c in sympy.expand(found).as_coefficients_dict().items() if term.free_symbols)
+        if max(values) > values[0] or not growing:
+            raise NotPaddable(f"size {found} shrinks where another grows")
+        return found
 
     def _fitted(self, values: Sequence[Any]) -> Any:
         """A parameter of numbers, those that depend on sizes as expressions; None if it has anything else."""

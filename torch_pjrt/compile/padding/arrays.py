@@ -59,7 +59,7 @@ Extents = tuple[Extent | None, ...]
 
 @dataclass(frozen=True, slots=True)
 class Padded:
-    """An array; `zero`: its padding is known to be zero."""
+    """An array; `zero`: it has padding, and that is known to be zero."""
 
     array: Array
     extents: Extents

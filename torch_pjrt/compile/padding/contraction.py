@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from .aligned import NotPaddable
-from .arrays import Extent, Padded
+from collections.abc import Sequence
+
+from .arrays import Extent, Padded, met_along
 from .rules import Call, rule, unpadded
 
 
@@ -11,10 +12,9 @@ from .rules import Call, rule, unpadded
 def dot_general(call: Call) -> list[Padded]:
     (left_sum, right_sum), (left_batch, right_batch) = call.params["dimension_numbers"]
     left, right = call.operands
-    for a, b in zip((*left_sum, *left_batch), (*right_sum, *right_batch), strict=True):
-        _pair(left.extents[a], right.extents[b])
+    left, right = _settled(left, right, (*left_sum, *left_batch), (*right_sum, *right_batch))
     arrays = [call.numbers.fill(x, 0, axes) for x, axes in ((left, left_sum), (right, right_sum))]
-    extents = [_settled(left.extents[a], right.extents[b]) for a, b in zip(left_batch, right_batch, strict=True)]
+    extents = [left.extents[a] for a in left_batch]
     extents += [e for a, e in enumerate(left.extents) if a not in (*left_sum, *left_batch)]
     extents += [e for a, e in enumerate(right.extents) if a not in (*right_sum, *right_batch)]
     return [Padded(call.bind(*arrays), tuple(extents))]
@@ -34,7 +34,7 @@ def conv_general_dilated(call: Call) -> list[Padded]:
         unpadded(kernel.extents, [out_feature, in_feature], "a grouped channel")
         if call.params["batch_group_count"] != 1:
             unpadded(image.extents, [batch], "a grouped batch")
-    _pair(image.extents[feature], kernel.extents[in_feature])
+    image, kernel = _settled(image, kernel, [feature], [in_feature])
     made = call.bind(call.numbers.fill(image, 0, [feature]), call.numbers.fill(kernel, 0, [in_feature]))
     extents: list[Extent | None] = [None] * made.ndim
     extents[numbers.out_spec[0]] = image.extents[batch]
@@ -42,12 +42,9 @@ def conv_general_dilated(call: Call) -> list[Padded]:
     return [Padded(made, tuple(extents))]
 
 
-def _pair(a: Extent | None, b: Extent | None) -> None:
-    if (a is None) != (b is None):
-        raise NotPaddable("it pairs a size that varies with one that does not")
-    if a is not None and b is not None and None not in (a.atoms, b.atoms) and a.atoms != b.atoms:
-        raise NotPaddable("it pairs tensors whose padding lies in different places")
-
-
-def _settled(a: Extent | None, b: Extent | None) -> Extent | None:
-    return b if a is not None and a.atoms is None else a
+def _settled(a: Padded, b: Padded, axes: Sequence[int], others: Sequence[int]) -> tuple[Padded, Padded]:
+    """Both, with the same extents along axes that go together: what is the same everywhere is masked like the other."""
+    mine, its = list(a.extents), list(b.extents)
+    for i, j in zip(axes, others, strict=True):
+        mine[i] = its[j] = met_along([mine[i], its[j]])
+    return Padded(a.array, tuple(mine), a.zero), Padded(b.array, tuple(its), b.zero)

@@ -30,5 +30,6 @@ def elementwise(call: Call) -> list[Padded]:
     extents = meet(call.step.shapes[0], [x for x in call.operands if x.array.ndim])
     # The condition of a select is what chooses, not what is chosen.
     values = call.operands[1:] if call.step.primitive.name == "select_n" else call.operands
-    zero = call.step.primitive.name in _KEEP_ZERO and all(x.zero for x in values)
+    # What is broadcast along a padded dimension is not zero there.
+    zero = call.step.primitive.name in _KEEP_ZERO and all(x.zero and x.extents == extents for x in values)
     return [Padded(arrays[0], extents, zero)]

@@ -38,7 +38,7 @@ def evaluate(
             for dims, array in zip(program.input_dims, inputs, strict=True)
         ]
     known = [True] * len(inputs) if zero is None else zero
-    padded = [Padded(*p) for p in zip(inputs, extents, known, strict=True)]
+    padded = [Padded(x, e, z and any(e)) for x, e, z in zip(inputs, extents, known, strict=True)]
     return run(program, padded, Numbers(program, whole, real))
 
 

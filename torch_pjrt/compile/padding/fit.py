@@ -40,13 +40,14 @@ class Fit:
             values = tuple(value_of(candidate, s) for s in samples)
             if len(set(values)) > 1 and all(isinstance(v, int) for v in values):
                 self.candidates.setdefault(values, candidate)  # type: ignore[arg-type]
-        self._known: dict[tuple[Number, ...], Any] = {}
+        self._known: dict[tuple[type, tuple[Number, ...]], Any] = {}
 
     def find(self, values: tuple[Number, ...]) -> Any | None:
         """An expression with these values at the samples; None if there is none."""
-        if values not in self._known:
-            self._known[values] = self._find(values)
-        return self._known[values]
+        key = (type(values[0]), values)  # 16 and 16.0 are equal, and not the same expression
+        if key not in self._known:
+            self._known[key] = self._find(values)
+        return self._known[key]
 
     def _find(self, values: tuple[Number, ...]) -> Any | None:
         if not all(math.isfinite(v) for v in values):

@@ -90,7 +90,7 @@ def gather(call: Call) -> list[Padded]:
             continue
         if not isinstance(call.fitted("slice_sizes")[a], int):
             raise NotPaddable("it reads windows whose size varies")
-    at = _within(call.numbers, x.extents, indices.array, numbers.start_index_map, mode, call.params["slice_sizes"])
+    at = _within(x, call.numbers, indices.array, numbers.start_index_map, mode, call.params["slice_sizes"])
     made = call.bind(x.array, at)
     batch_axes = iter([a for a in range(indices.array.ndim - 1)])
     extents: list[Extent | None] = []
@@ -102,8 +102,8 @@ def gather(call: Call) -> list[Padded]:
         axis = next(batch_axes)
         e = indices.extents[axis]
         for operand_axis, index_axis in batching.items():
-            if index_axis == axis and (e is None or e.atoms is None):
-                e = x.extents[operand_axis]
+            if index_axis == axis:
+                e = _met(e, x.extents[operand_axis])
         extents.append(e)
     return [Padded(made, tuple(extents))]
 
@@ -129,12 +129,10 @@ def scatter(call: Call) -> list[Padded]:
         if a in indexed and updates.extents[u] is not None:
             raise NotPaddable("it writes windows whose size varies")
     sizes = [max(w, 1) for w in window]
-    at = _within(call.numbers, x.extents, indices.array, indexed, mode, sizes)
-    mask = call.numbers.real_in(indices.extents)
+    at = _within(x, call.numbers, indices.array, indexed, mode, sizes)
     others = [a for a in range(updates.array.ndim) if a not in numbers.update_window_dims]
-    further = _further_mask(call.numbers, indices, updates, others)
-    if further is not None:
-        mask = further if mask is None else mask & further
+    places = [met_along([e, updates.extents[u]]) for e, u in zip(indices.extents[:-1], others, strict=True)]
+    mask = call.numbers.real_in((*places, None))
     if mask is None:
         made = call.bind(x.array, at, updates.array)
     else:
@@ -144,15 +142,6 @@ def scatter(call: Call) -> list[Padded]:
             mode=Mode.FILL_OR_DROP, unique_indices=False, indices_are_sorted=False,
         )  # fmt: skip
     return [Padded(made, tuple(extents))]
-
-
-def _further_mask(numbers: Numbers, indices: Padded, updates: Padded, others: Sequence[int]) -> Array | None:
-    """What is real of the updates where the indices' own structure is not known (they are the same for all)."""
-    extents = tuple(
-        updates.extents[u] if e is not None and e.atoms is None else None
-        for u, e in zip(others, indices.extents, strict=False)
-    )
-    return numbers.real_in((*extents, None))
 
 
 def _at_the_end(e: Extent | None) -> Extent | None:
@@ -169,20 +158,19 @@ def _indexed(x: Padded, axes: Sequence[int]) -> None:
         plain(x.extents[a])
 
 
-def _within(
-    numbers: Numbers, extents: Extents, indices: Array, axes: Sequence[int], mode: Any, sizes: Sequence[int]
-) -> Array:
-    """Indices such that what is out of range for the real size is so for the padded one too."""
-    if not any(extents[a] is not None for a in axes):
+def _within(x: Padded, numbers: Numbers, indices: Array, axes: Sequence[int], mode: Any, sizes: Sequence[int]) -> Array:
+    """Indices such that what is out of range for the real size is so for the padded one, or clipped to the real one."""
+    if mode != Mode.CLIP and not any(x.extents[a] is not None for a in axes):
         return indices
+    wide = indices.astype(np.int32) if indices.dtype.itemsize < 4 else indices  # room for the sizes
     columns = []
     for k, a in enumerate(axes):
-        column, e = indices[..., k], extents[a]
-        if e is not None:
-            last = (numbers.size(e) - sizes[a]).astype(column.dtype)  # type: ignore[union-attr]
-            if mode == Mode.CLIP:
-                column = jnp.clip(column, 0, last)
-            elif mode == Mode.FILL_OR_DROP:
-                column = jnp.where(column > last, jnp.asarray(jnp.iinfo(column.dtype).max, column.dtype), column)
+        column, e = wide[..., k], x.extents[a]
+        size: Any = x.array.shape[a] if e is None else numbers.size(e)
+        last = jnp.asarray(size - sizes[a], column.dtype)
+        if mode == Mode.CLIP:
+            column = jnp.clip(column, jnp.zeros_like(last), last)
+        elif mode == Mode.FILL_OR_DROP:
+            column = jnp.where(column > last, jnp.asarray(jnp.iinfo(column.dtype).max, column.dtype), column)
         columns.append(column)
     return jnp.stack(columns, -1)

@@ -13,18 +13,26 @@ from .arrays import Padded, meet, met_along
 from .rules import Call, plain, rule, unpadded
 
 
-def lowest(dtype: Any) -> Any:
+def lowest(dtype: Any) -> Array:
     """What no element is less than."""
-    if jnp.issubdtype(dtype, jnp.floating):
-        return jnp.asarray(-jnp.inf, dtype)
-    return jnp.asarray(False) if dtype == np.bool_ else jnp.asarray(jnp.iinfo(dtype).min, dtype)
+    return _bound(dtype, -1)
 
 
-def highest(dtype: Any) -> Any:
+def highest(dtype: Any) -> Array:
     """What no element but NaN is greater than."""
-    if jnp.issubdtype(dtype, jnp.floating):
-        return jnp.asarray(jnp.inf, dtype)
-    return jnp.asarray(True) if dtype == np.bool_ else jnp.asarray(jnp.iinfo(dtype).max, dtype)
+    return _bound(dtype, 1)
+
+
+def _bound(dtype: Any, sign: int) -> Array:
+    if dtype == np.bool_:
+        return jnp.asarray(sign > 0)
+    if jnp.issubdtype(dtype, jnp.integer):
+        return jnp.asarray(jnp.iinfo(dtype).max if sign > 0 else jnp.iinfo(dtype).min, dtype)
+    if not jnp.issubdtype(dtype, jnp.floating):
+        raise NotPaddable(f"{dtype} has no order")
+    infinite = np.asarray(sign * np.inf).astype(dtype)  # not every float8 has one
+    limits = jnp.finfo(dtype)
+    return jnp.asarray(infinite if np.isinf(infinite) else (limits.max if sign > 0 else limits.min), dtype)
 
 
 def _neutral(name: str, dtype: Any) -> Any:

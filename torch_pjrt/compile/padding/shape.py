@@ -180,7 +180,7 @@ def slice_(call: Call) -> list[Padded]:
             made = lax.slice_in_dim(
                 made, start, start + (shape[a] - 1) * strides[a] + 1 if shape[a] else start, strides[a], a
             )
-            zero = zero and fresh[a] is not None
+            zero = False  # it may have cut off real elements
             continue
         if strides[a] != 1:
             raise NotPaddable("it takes every so-many-th element from a place that depends on sizes")
@@ -199,15 +199,6 @@ def read_at(x: Array, start: Any, size: int, axis: int) -> Array:
     longer[axis] = (0, size, 0)
     extended = lax.pad(x, jnp.zeros((), x.dtype), longer)
     return lax.dynamic_slice_in_dim(extended, start, size, axis)
-
-
-def write_at(x: Array, update: Array, start: Any, axis: int) -> Array:
-    """x with `update` from a run-time start on; what would lie beyond the end is dropped."""
-    longer = [(0, 0, 0)] * x.ndim
-    longer[axis] = (0, update.shape[axis], 0)
-    extended = lax.pad(x, jnp.zeros((), x.dtype), longer)
-    written = lax.dynamic_update_slice_in_dim(extended, update, start, axis)
-    return lax.slice_in_dim(written, 0, x.shape[axis], axis=axis)
 
 
 @rule("pad", may_differ=["padding_config"])
@@ -232,9 +223,11 @@ def pad(call: Call) -> list[Padded]:
             continue
         if within:
             raise NotPaddable("it puts elements in between at a place that depends on sizes")
-        shape = list(made.shape)
-        shape[a] = size
-        made = write_at(jnp.broadcast_to(value.array, shape), made, call.numbers.size(low), a)
+        # Enough on both sides, then the part that is asked for: `low` may be negative.
+        around: list[Any] = [(0, 0, 0)] * made.ndim
+        around[a] = (size, size, 0)
+        made = lax.pad(made, value.array, around)
+        made = lax.dynamic_slice_in_dim(made, np.int32(size) - call.numbers.size(low), size, a)
     return [Padded(made, extents)]
 
 
@@ -252,6 +245,7 @@ def concatenate(call: Call) -> list[Padded]:
         if a != axis:
             extents[a] = met_along([x.extents[a] for x in call.operands])
     if fresh[axis] is None:
+        unpadded(tuple(x.extents[axis] for x in call.operands), range(len(call.operands)), "one of what it joins")
         return [
             Padded(call.bind(*(x.array for x in call.operands)), tuple(extents), all(x.zero for x in call.operands))
         ]
