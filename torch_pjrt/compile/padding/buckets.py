@@ -12,7 +12,8 @@ def bucket_of(size: int, upper: int | None = None) -> int:
     """The size that `size` is padded to: the smallest bucket that holds it.
 
     With an upper bound of at most 1,024 there are 7 evenly spaced buckets (if all sizes are equally likely, the mean
-    padded size is 1 + 1/7 of the mean size). Else buckets are 8, 12, 16, 24, 32, 48, ...: from 6 on at most half as much again.
+    padded size is 1 + 1/7 of the mean size). Else buckets are 8, 12, 16, 24, 32, 48, ...: from 6 on at most
+    half as much again.
 
     Args:
         size: at least 1.
