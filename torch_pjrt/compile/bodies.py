@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
+import numpy as np
+import torch
 from torch._ops import HigherOrderOperator
 from torch.fx import GraphModule, Node
 
@@ -37,6 +39,11 @@ def outputs(body: GraphModule) -> list[Any]:
     """What a graph returns: nodes, None, numbers."""
     returned: Any = next(iter(body.graph.find_nodes(op="output"))).args[0]
     return list(returned) if isinstance(returned, (list, tuple)) else [returned]
+
+
+def octets(tensor: torch.Tensor) -> np.ndarray:
+    """The content of a tensor that a graph holds."""
+    return tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy()
 
 
 def reached(nodes: Iterable[Node]) -> set[Node]:

@@ -16,7 +16,7 @@ import torch
 from torch.fx import GraphModule, Node
 
 from ..eager.content import Unknown, lowering_state, name_of, text_of
-from .bodies import attribute, hop_of
+from .bodies import attribute, hop_of, octets
 from .draws import draw_key, draws, op_of
 from .evaluate import lowered_here
 from .sizes import Sizes, UnboundSize
@@ -82,8 +82,7 @@ def _call(node: Node, number: Mapping[Node, str], sizes: Sizes) -> str:
 def _held(held: Any, sizes: Sizes) -> str:
     """A body, its nodes counted anew; a tensor that a body holds, by what is in it."""
     if not isinstance(held, GraphModule):
-        octets = held.detach().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes()
-        return f"embedded {hashlib.sha256(octets).hexdigest()}: {_promised(held, sizes)}"
+        return f"embedded {hashlib.sha256(octets(held).tobytes()).hexdigest()}: {_promised(held, sizes)}"
     number = {node: f"%{i}" for i, node in enumerate(held.graph.nodes)}
     lines = [
         f"{number[n]} = {'' if n.op == 'placeholder' else _call(n, number, sizes)}: "

@@ -28,7 +28,7 @@ from torch.utils._pytree import tree_leaves
 from ..lowering import Spec
 from ..lowering.apply import held_to
 from ..lowering.check import FINE, Requirement, collecting, pass_on
-from .bodies import attribute, bodies, hop_of, outputs, reached
+from .bodies import bodies, hop_of, outputs, reached
 from .draws import is_random, op_of
 from .flex_attention import flex_attention, flex_attention_backward
 
@@ -62,9 +62,6 @@ def _fits(node: Node, can_lower: Callable[[Node], bool]) -> bool:
         return False
     if node.op == "placeholder":
         return "val" in node.meta
-    if node.op == "get_attr":
-        held = attribute(node)
-        return not isinstance(held, torch.Tensor) or held.device.type == "cpu"
     op = op_of(node)
     return op is None or not op._schema.is_mutable
 

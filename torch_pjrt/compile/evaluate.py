@@ -17,7 +17,7 @@ from ..lowering import Spec, apply, find, view
 from ..lowering.dtypes import to_numpy
 from ..lowering.rng import subkeys
 from . import control_flow
-from .bodies import attribute, hop_of, outputs, reached
+from .bodies import attribute, hop_of, octets, outputs, reached
 from .draws import draw_key, draws, is_random, op_of
 from .sizes import Sizes
 
@@ -226,8 +226,7 @@ def _embedded(held: Any) -> Any:
     """A graph as it is; a tensor that a body's module holds as a constant of the program."""
     if not isinstance(held, torch.Tensor):
         return held
-    octets = held.detach().contiguous().reshape(-1).view(torch.uint8).numpy()
-    return jnp.asarray(octets.view(to_numpy(held.dtype)).reshape(tuple(held.shape)))
+    return jnp.asarray(octets(held).view(to_numpy(held.dtype)).reshape(tuple(held.shape)))
 
 
 # --- ops that mean something else, or more, to a graph than to an array ---

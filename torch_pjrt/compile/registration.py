@@ -67,6 +67,9 @@ def _register(name: str) -> None:
     register_interface_for_device(name, _interface())
     torch._dynamo.trace_rules.add(__name__.partition(".")[0])  # our own frames are not the user's program
     _prefer_for_the_device(name)
+    from .autocast import pass_autocast
+
+    pass_autocast(name)
 
 
 def _backend(gm: torch.fx.GraphModule, example_inputs: list[Any], **kwargs: Any) -> Callable[..., Any]:
