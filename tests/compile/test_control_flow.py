@@ -267,7 +267,9 @@ def test_only_the_branch_taken_is_checked() -> None:
 
 def test_a_while_loop_keeps_what_an_early_turn_has_found() -> None:
     def fn(x: Tensor, i: Tensor) -> Tensor:
-        return while_loop(lambda n, c: n < 4, lambda n, c: (n + 1, c + x.index_select(0, (i - n)[None])[0]), (i * 0, x[0] + 0))[1]
+        return while_loop(
+            lambda n, c: n < 4, lambda n, c: (n + 1, c + x.index_select(0, (i - n)[None])[0]), (i * 0, x[0] + 0)
+        )[1]
 
     compiled = torch.compile(fn, backend="pjrt", fullgraph=True)
     x = torch.arange(4.0)
@@ -290,7 +292,9 @@ def test_a_body_that_fails_to_lower_names_its_own_line(monkeypatch: pytest.Monke
     find.cache_clear()
     try:
         fn = torch.compile(lambda t: scan(body, t[0], t), backend="pjrt")
-        with pytest.raises(Exception, match=r"(?s)RuntimeError: no.*special_bessel_j0.*test_control_flow.py:\d+ in body"):
+        with pytest.raises(
+            Exception, match=r"(?s)RuntimeError: no.*special_bessel_j0.*test_control_flow.py:\d+ in body"
+        ):
             fn(torch.ones(2, 2, device=DEVICE))
     finally:
         find.cache_clear()

@@ -37,7 +37,12 @@ def scores_dtype(q: Tensor) -> torch.dtype:
 
 
 def inputs(
-    batch: int = 2, heads: int = 4, kv_heads: int = 4, length: int = 24, keys: int = 24, dtype: torch.dtype = torch.float32
+    batch: int = 2,
+    heads: int = 4,
+    kv_heads: int = 4,
+    length: int = 24,
+    keys: int = 24,
+    dtype: torch.dtype = torch.float32,
 ) -> list[Tensor]:
     torch.manual_seed(0)
     shapes = [(batch, heads, length, 8), (batch, kv_heads, keys, 8), (batch, kv_heads, keys, 16)]
@@ -125,16 +130,16 @@ def test_documents_and_rows_with_nothing_to_see() -> None:
     document = torch.arange(24) // 7
     seen = document.to(DEVICE)
     blocks = block_mask(lambda b, h, i, j: (seen[i] == seen[j]) & (i != 3) & (b + h + i >= j), *there[:2], B=2, H=4)
-    expected = reference(
-        *here, None, lambda b, h, i, j: (document[i] == document[j]) & (i != 3) & (b + h + i >= j)
-    )
+    expected = reference(*here, None, lambda b, h, i, j: (document[i] == document[j]) & (i != 3) & (b + h + i >= j))
     agree(there, here, compiled(*there, block_mask=blocks), expected[0])
 
 
 def test_logsumexp_is_returned_and_has_a_gradient() -> None:
     here = inputs()
     there = on_device(here)
-    got, aux = compiled(*there, relative, block_mask(causal, *there[:2]), return_aux=AuxRequest(lse=True, max_scores=True))
+    got, aux = compiled(
+        *there, relative, block_mask(causal, *there[:2]), return_aux=AuxRequest(lse=True, max_scores=True)
+    )
     expected, total = reference(*here, relative, causal)
     same(aux.lse, total, 1e-4, 1e-5)
     agree(there, here, got.sum(-1) + aux.lse.sin(), expected.sum(-1) + total.sin())
@@ -145,7 +150,13 @@ def test_dtypes(dtype: torch.dtype) -> None:
     here = inputs(dtype=dtype)
     there = on_device(here)
     close = (1e-6, 1e-6) if dtype == torch.float64 else (6e-2, 6e-2)
-    agree(there, here, compiled(*there, softcap, block_mask(causal, *there[:2])), reference(*here, softcap, causal)[0], *close)
+    agree(
+        there,
+        here,
+        compiled(*there, softcap, block_mask(causal, *there[:2])),
+        reference(*here, softcap, causal)[0],
+        *close,
+    )
 
 
 def test_lengths_that_change() -> None:

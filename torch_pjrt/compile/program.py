@@ -301,8 +301,7 @@ class Program:
 
     def _checks(self, required: Sequence[tuple[Node, Requirement]]) -> Checks | None:
         found = [
-            Check(i, name_of(node), user_line(node) or None, r.kind, r.text)
-            for i, (node, r) in enumerate(required)
+            Check(i, name_of(node), user_line(node) or None, r.kind, r.text) for i, (node, r) in enumerate(required)
         ]
         return Checks(tuple(found)) if found else None
 

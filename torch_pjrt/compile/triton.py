@@ -1,4 +1,4 @@
-"""A user's Triton kernel in a graph: refused by its name, because Triton compiles for GPUs that it knows and no other."""
+"""A user's Triton kernel in a graph: refused by its name. Triton compiles for GPUs that it knows and no other."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ def _message(node: Node) -> str:
     device = torch._C._get_privateuse1_backend_name()
     line = user_line(node)
     return (
-        f"the Triton kernel {_kernel_name(node)} cannot run on {device}: Triton compiles for GPUs with a driver of its own. "
-        f"Write it with PyTorch's ops, which become one program here, or call it on a CUDA tensor outside of this graph "
-        f"(torch.compiler.disable)" + (f"  # {line}" if line else "")
+        f"the Triton kernel {_kernel_name(node)} cannot run on {device}: Triton compiles for GPUs that it knows. "
+        "Write it with PyTorch's ops, which become one program here, or make it an op of torch.library with a kernel "
+        "for the CPU" + (f"  # {line}" if line else "")
     )
 
 
