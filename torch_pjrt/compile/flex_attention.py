@@ -178,7 +178,7 @@ def _mask(run: Evaluation, mask_mod: GraphModule, shape: Sequence[int], buffers:
 
 
 def _over_indices(one: Callable[..., Array], shape: Sequence[int], *arrays: Array) -> Array:
-    """`one` of an element of the first array, batch, head, query, key, elements of the other arrays; for all of them."""
+    """`one` of an element of the first array, batch, head, query, key, elements of the others; for all of them."""
     for dim in reversed(range(4)):
         axes: list[int | None] = [0 if i == dim else None for i in range(4)]
         one = jax.vmap(one, in_axes=tuple([*(0 for _ in arrays[:1]), *axes, *(0 for _ in arrays[1:])]))
