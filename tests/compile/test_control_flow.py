@@ -227,6 +227,20 @@ def test_each_turn_of_a_scan_draws_anew_and_its_gradient_is_for_what_it_drew() -
     one_program()
 
 
+def test_each_turn_of_a_while_loop_draws_anew() -> None:
+    def fn(x: Tensor) -> Tensor:
+        def turn(n: Tensor, was: Tensor, now: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+            return n + 1, now.clone(), torch.rand_like(now)
+
+        return while_loop(lambda n, was, now: n < 3, turn, (torch.zeros((), device=x.device), x, x + 0))[1:]
+
+    was, now = (t.cpu() for t in torch.compile(fn, backend="pjrt", fullgraph=True)(torch.ones(400, device=DEVICE)))
+    assert not torch.equal(was, now)
+    assert abs(torch.corrcoef(torch.stack([was, now]))[0, 1].item()) < 0.2
+    assert abs(was.mean().item() - 0.5) < 0.1
+    one_program()
+
+
 def test_a_branch_that_draws_works_without_gradients_and_is_refused_with_them() -> None:
     def fn(x: Tensor) -> Tensor:
         return torch.cond(x.sum() > 0, lambda t: torch.nn.functional.dropout(t, 0.5), lambda t: t * 2, (x,))

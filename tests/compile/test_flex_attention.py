@@ -108,7 +108,7 @@ def test_one_batch_of_keys_for_all_queries() -> None:
     here = inputs()
     here[1:] = [t.detach()[:1].requires_grad_() for t in here[1:]]
     there = on_device(here)
-    agree(there, here, compiled(*there, None, block_mask(causal, *there[:2])), reference(*here, None, causal)[0])
+    agree(there, here, compiled(*there, None, block_mask(causal, *there[:2], B=2)), reference(*here, None, causal)[0])
 
 
 def test_captured_tensors_get_gradients() -> None:
