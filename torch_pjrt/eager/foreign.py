@@ -1,6 +1,7 @@
 """Ops of other libraries (`torch.library`) on the device: those with a kernel for the CPU alone run there.
 
-The core records ATen's ops, and registers nothing for other namespaces. An op with a kernel for any device (`custom_op` without `device_types`) never comes here: its own code runs.
+The core records ATen's ops, and registers nothing for other namespaces. An op with a kernel for any device
+(`custom_op` without `device_types`) never comes here: its own code runs.
 """
 
 from __future__ import annotations
