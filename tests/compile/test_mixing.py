@@ -171,7 +171,7 @@ def test_an_op_without_a_lowering_runs_between_two_programs_with_a_warning() -> 
     assert any("double_plus" in op for op in graph.eager_ops)
 
 
-def test_ops_with_several_results_and_control_flow_run_between_programs() -> None:
+def test_an_op_with_several_results_runs_between_programs_that_branch() -> None:
     @torch.library.custom_op("torch_pjrt_tests::halves", mutates_args=())
     def halves(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         return x[:2].clone(), x[2:].clone()

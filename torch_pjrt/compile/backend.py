@@ -12,6 +12,7 @@ from torch.fx import GraphModule
 
 from .buckets import Link
 from .draws import give_keys
+from .evaluate import can_lower
 from .inline import inline_regions
 from .merge import merge_equal
 from .options import Options, read_options
@@ -70,7 +71,7 @@ def _visible() -> int | None:
 def _partition(options: Options, link: Link) -> Callable[..., tuple[GraphModule, GraphModule]]:
     def partition(joint: GraphModule, inputs: Any, **settings: Any) -> tuple[GraphModule, GraphModule]:
         inline_regions(joint)
-        give_keys(joint)
+        give_keys(joint, can_lower)
         if torch._functorch.config.cse:
             merge_equal(joint)
         with torch._functorch.config.patch(cse=False, activation_memory_budget=options.activation_memory_budget):

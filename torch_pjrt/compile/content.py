@@ -7,14 +7,16 @@ are arguments of the program: only their shapes and dtypes count.
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import jax
 import torch
-from torch.fx import Node
+from torch.fx import GraphModule, Node
 
 from ..eager.content import Unknown, lowering_state, name_of, text_of
+from .bodies import attribute, hop_of, octets
 from .draws import draw_key, draws, op_of
 from .evaluate import lowered_here
 from .sizes import Sizes, UnboundSize
@@ -63,7 +65,7 @@ def content(
         )  # fmt: skip
         lines = [text_of(head)]
         for node in part:
-            what = given.get(node) or _call(node, number)
+            what = given.get(node) or _call(node, number, sizes)
             key = f" key {keys[node]}" if node in keys else ""
             lines.append(f"{number[node]} = {what}{key}: {_promised(node.meta.get('val'), sizes)}")
         return "\n".join(lines)
@@ -71,13 +73,33 @@ def content(
         return None
 
 
-def _call(node: Node, number: Mapping[Node, str]) -> str:
+def _call(node: Node, number: Mapping[Node, str], sizes: Sizes) -> str:
+    if node.op == "get_attr":
+        return _held(attribute(node), sizes)
     return f"{_target(node)} {_argument(node.args, number)} {_argument(dict(node.kwargs), number)}"
 
 
+def _held(held: Any, sizes: Sizes) -> str:
+    """A body, its nodes counted anew; a tensor that a body holds, by what is in it."""
+    if not isinstance(held, GraphModule):
+        return f"embedded {hashlib.sha256(octets(held).tobytes()).hexdigest()}: {_promised(held, sizes)}"
+    number = {node: f"%{i}" for i, node in enumerate(held.graph.nodes)}
+    lines = [
+        f"{number[n]} = {'' if n.op == 'placeholder' else _call(n, number, sizes)}: "
+        f"{_promised(n.meta.get('val'), sizes)}"
+        for n in held.graph.nodes
+    ]
+    return f"graph {{{'; '.join(lines)}}}"
+
+
 def _target(node: Node) -> str:
+    if node.op == "output":
+        return "output"
     if node.target is draw_key:
         return "draw_key"
+    hop = hop_of(node)
+    if hop is not None:
+        return f"higher_order.{hop}{'' if node.target is hop else ' keyed'}"
     op = op_of(node)
     if op is None:
         name = f"{getattr(node.target, '__module__', None)}.{getattr(node.target, '__qualname__', '<')}"

@@ -12,11 +12,16 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch._ops import OpOverload
+from torch._ops import HigherOrderOperator, OpOverload
 from torch.fx import GraphModule, Node
 from torch.utils.checkpoint import CheckpointPolicy
 
 from ..lowering import find
+from .bodies import bodies
+
+
+class RedrawnError(RuntimeError):
+    """A gradient would be that of other random numbers than the forward pass has drawn."""
 
 
 def draw_key(index: int) -> torch.Tensor:
@@ -25,7 +30,7 @@ def draw_key(index: int) -> torch.Tensor:
 
 
 @functools.cache
-def keyed(op: OpOverload) -> Callable[..., Any]:
+def keyed(op: OpOverload | HigherOrderOperator) -> Callable[..., Any]:
     """Node target: `op` with its key before its own arguments."""
 
     def call(key: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
@@ -48,7 +53,11 @@ def op_of(node: Node) -> OpOverload | None:
 
 def is_random(node: Node) -> bool:
     """Whether the node draws its own key."""
-    if node.op != "call_function" or not isinstance(node.target, OpOverload):
+    if node.op != "call_function":
+        return False
+    if isinstance(node.target, HigherOrderOperator):
+        return any(draws(n) for body in bodies(node) for n in body.graph.nodes)
+    if not isinstance(node.target, OpOverload):
         return False
     if torch.Tag.nondeterministic_seeded not in node.target.tags:
         return False
@@ -61,10 +70,15 @@ def draws(node: Node) -> bool:
     return node.target is draw_key or is_random(node)
 
 
-def give_keys(graph: GraphModule) -> None:
-    """Replace each random op of a joint graph by one that is given its key, in place."""
-    for index, node in enumerate([n for n in graph.graph.nodes if is_random(n)]):
-        assert isinstance(node.target, OpOverload)
+def give_keys(graph: GraphModule, can_lower: Callable[[Node], bool]) -> None:
+    """Replace each random op of a joint graph by one that is given its key, in place.
+
+    Raises RedrawnError if a body draws in the backward pass what it has drawn in the forward pass.
+    """
+    for index, node in enumerate([n for n in graph.graph.nodes if is_random(n) and can_lower(n)]):
+        assert isinstance(node.target, (OpOverload, HigherOrderOperator))
+        if isinstance(node.target, HigherOrderOperator):
+            _refuse_to_redraw(node)
         fake = next(t for t in torch.utils._pytree.tree_leaves(node.meta["val"]) if isinstance(t, torch.Tensor))
         with graph.graph.inserting_before(node):
             key = graph.graph.call_function(draw_key, (index,))
@@ -77,3 +91,13 @@ def give_keys(graph: GraphModule) -> None:
         node.args = (key, *node.args)
         node.target = keyed(node.target)
     graph.recompile()
+
+
+def _refuse_to_redraw(node: Node) -> None:
+    """PyTorch's backward pass of a branch runs its forward pass again, random ops and all: not the same numbers."""
+    if node.meta.get("autograd_backward") or node.meta.get("partitioner_tag") == "is_backward":
+        random = next(n for body in bodies(node) for n in body.graph.nodes if draws(n))
+        raise RedrawnError(
+            f"the backward pass of {node.target} would draw the random numbers of {random.target} again, and others; "
+            f"draw them before and pass them in\n{node.meta.get('stack_trace') or ''}"
+        )

@@ -9,11 +9,15 @@ import jax
 import jax.numpy as jnp
 import torch
 from torch._ops import OpOverload
-from torch.fx import Node
+from torch.fx import GraphModule, Node
 from torch.fx.node import map_arg
 from torch.utils._pytree import tree_leaves
 
 from ..lowering import Spec, apply, find, view
+from ..lowering.dtypes import to_numpy
+from ..lowering.rng import subkeys
+from . import control_flow
+from .bodies import attribute, hop_of, octets, outputs, reached
 from .draws import draw_key, draws, is_random, op_of
 from .sizes import Sizes
 
@@ -34,9 +38,11 @@ def can_lower(node: Node) -> bool:
     if node.op in ("placeholder", "output"):
         return True
     if node.op == "get_attr":
-        return isinstance(_attribute(node), torch.Tensor)
+        return isinstance(attribute(node), (torch.Tensor, GraphModule))
     if node.target is draw_key:
         return True
+    if hop_of(node) is not None:
+        return control_flow.lowered(node, can_lower)
     op = op_of(node)
     if op is None:
         return getattr(node.target, "__module__", None) in _PYTHON
@@ -56,6 +62,7 @@ class Evaluation:
         sizes: the numbers that the graph's symbolic sizes stand for.
         keys: uint32[n, 4], one row for each node that draws, in graph order; None if there is none.
         constants: arrays of the tensors that are attributes of the graph's module.
+        wide: whether half types are float32.
     """
 
     def __init__(
@@ -64,7 +71,9 @@ class Evaluation:
         sizes: Sizes,
         keys: jax.Array | None,
         constants: Mapping[Node, jax.Array],
+        wide: bool = False,
     ) -> None:
+        self.wide = wide
         self.values: dict[Node, Any] = {**values, **constants}
         self.sizes = sizes
         self.required_by: list[Node] = []
@@ -93,9 +102,15 @@ class Evaluation:
     def _value(self, node: Node, key: jax.Array | None) -> Any:
         if node.target is draw_key:
             return key
+        if node.op == "get_attr":
+            return _embedded(attribute(node))
         found: Any = map_arg((node.args, node.kwargs), lambda n: self.values[n])
         args: tuple[Any, ...] = found[0]
         kwargs: dict[str, Any] = found[1]
+        if hop_of(node) is not None:
+            if not is_random(node) and getattr(node.target, "op", None) is not None:
+                key, args = args[0], args[1:]
+            return control_flow.evaluate(self, node, key, args, kwargs)
         op = op_of(node)
         if op is None:
             assert callable(node.target)
@@ -116,13 +131,53 @@ class Evaluation:
         supply = iter(flat)
         return [_fill(t, supply) for t in promised or ()]
 
+    def body(
+        self,
+        graph: GraphModule,
+        operands: Sequence[Any],
+        key: jax.Array | None,
+        step: jax.Array | None = None,
+        *,
+        wide: bool = False,
+        only: int | None = None,
+    ) -> list[Any]:
+        """The results of a graph that the evaluated one calls.
+
+        Args:
+            graph: its nodes draw from `key`, in turn `step` of a loop.
+            operands: arrays, numbers.
+            wide: half types in it are float32.
+            only: how many of its results, the first, are wanted.
+        """
+        nodes = list(graph.graph.nodes)
+        placeholders = [n for n in nodes if n.op == "placeholder"]
+        sizes = Sizes(self.sizes.known)
+        for node, operand in zip(placeholders, operands, strict=True):
+            fake = node.meta["val"]
+            if isinstance(fake, torch.Tensor):
+                sizes.bind(fake.shape, operand.shape)
+            elif isinstance(fake, torch.SymInt):
+                sizes.bind([fake], [operand])
+        drawn = sum(draws(n) for n in nodes)
+        keys = None if key is None or not drawn else subkeys(key, drawn, step)
+        inner = Evaluation(dict(zip(placeholders, operands, strict=True)), sizes, keys, {}, wide)
+        wanted = outputs(graph)[:only]
+        inner.run(nodes, reached(o for o in wanted if isinstance(o, Node)))
+        return [inner.values[o] if isinstance(o, Node) else o for o in wanted]
+
+    def promised(self, node: Node) -> list[Spec | None]:
+        """What PyTorch promises of each of the node's results; None where it has none."""
+        leaves = tree_leaves(node.meta["val"])
+        return [self._spec(t) if isinstance(t, torch.Tensor) else None for t in leaves]
+
     def layout(self, node: Node) -> view.Layout:
         """How the node's tensor lies in memory in PyTorch, from its own first element on."""
         fake = node.meta["val"]
         return view.Layout(fake.dtype, self.sizes.of(fake.shape), self.sizes.of(fake.stride()))
 
     def _spec(self, fake: torch.Tensor) -> Spec:
-        return Spec(self.sizes.of(fake.shape), fake.dtype)
+        half = self.wide and fake.dtype in (torch.bfloat16, torch.float16)
+        return Spec(self.sizes.of(fake.shape), torch.float32 if half else fake.dtype)
 
 
 def _fill(promised: Any, supply: Iterator[Any]) -> Any:
@@ -133,8 +188,7 @@ def _fill(promised: Any, supply: Iterator[Any]) -> Any:
 
 def describe(node: Node) -> str:
     """A node as an error or a dump shows it: the op, its arguments, the user's line."""
-    op = op_of(node)
-    name = op.name() if op is not None else str(node.target)
+    name = name_of(node)
     arguments = ", ".join([*map(str, node.args), *(f"{k}={v}" for k, v in node.kwargs.items())])
     line = user_line(node)
     return f"{name}({arguments})" + (f"  # {line}" if line else "")
@@ -144,6 +198,12 @@ def describe_place(node: Node) -> str:
     """A node's name in the program: the user's line and the op. StableHLO and HLO carry it as the location."""
     op = op_of(node)
     return f"{user_line(node) or node.name} {op.name() if op is not None else node.name}".replace("/", "|")
+
+
+def name_of(node: Node) -> str:
+    """The name of the node's op, of whatever kind."""
+    op = op_of(node)
+    return op.name() if op is not None else str(hop_of(node) or node.target)
 
 
 def user_line(node: Node) -> str:
@@ -156,16 +216,17 @@ def user_line(node: Node) -> str:
     return f"{where} (backward)" if node.meta.get("partitioner_tag") == "is_backward" else where
 
 
-def _attribute(node: Node) -> Any:
-    value: Any = node.graph.owning_module
-    for part in str(node.target).split("."):
-        value = getattr(value, part)
-    return value
-
-
 def constants(nodes: Iterable[Node]) -> dict[Node, torch.Tensor]:
     """The tensors that are attributes of the graph's module."""
-    return {n: _attribute(n) for n in nodes if n.op == "get_attr"}
+    held = {n: attribute(n) for n in nodes if n.op == "get_attr"}
+    return {n: t for n, t in held.items() if isinstance(t, torch.Tensor)}
+
+
+def _embedded(held: Any) -> Any:
+    """A graph as it is; a tensor that a body's module holds as a constant of the program."""
+    if not isinstance(held, torch.Tensor):
+        return held
+    return jnp.asarray(octets(held).view(to_numpy(held.dtype)).reshape(tuple(held.shape)))
 
 
 # --- ops that mean something else, or more, to a graph than to an array ---

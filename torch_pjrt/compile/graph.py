@@ -16,6 +16,7 @@ from torch._ops import OpOverload
 from torch.fx import GraphModule, Node
 
 from ..eager.infer import LayoutTuple, number_of
+from .bodies import reached
 from .draws import draws, op_of
 from .evaluate import can_lower, is_dense
 from .sizes import Sizes
@@ -93,14 +94,7 @@ class Convention:
 
     def needed(self, further: Iterable[Node] = ()) -> set[Node]:
         """The nodes that the results and `further` nodes depend on."""
-        needed: set[Node] = set()
-        stack = [*self.results, *further]
-        while stack:
-            node = stack.pop()
-            if node not in needed:
-                needed.add(node)
-                stack += node.all_input_nodes
-        return needed
+        return reached([*self.results, *further])
 
     def recipes(
         self, sizes: Sizes, padded: Collection[Node] = (), padded_sizes: Sizes | None = None

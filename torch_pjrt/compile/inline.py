@@ -13,9 +13,15 @@ import torch
 from torch.fx import GraphModule, Node
 from torch.fx.node import map_arg
 
+from .bodies import bodies
+
 
 def inline_regions(gm: GraphModule) -> None:
     """Replace every `invoke_subgraph` node of a graph by the nodes of its region, in place."""
+    for node in gm.graph.nodes:
+        if node.target is not torch.ops.higher_order.invoke_subgraph:
+            for body in bodies(node):
+                inline_regions(body)
     regions = [n for n in gm.graph.nodes if n.target is torch.ops.higher_order.invoke_subgraph]
     for node in regions:
         _inline(gm, node)

@@ -26,8 +26,7 @@ from . import dump, shared
 from .buckets import Buckets, Left, Link
 from .calls import Incoming, exact_caller, into_bucket, out_of_bucket, padded_caller
 from .content import content
-from .draws import op_of
-from .evaluate import constants, describe, user_line
+from .evaluate import constants, describe, name_of, user_line
 from .function import Argument, GraphFunction
 from .graph import OutputTuple, Takes, read_convention
 from .options import Options
@@ -308,8 +307,7 @@ class Program:
 
     def _checks(self, required: Sequence[tuple[Node, Requirement]]) -> Checks | None:
         found = [
-            Check(i, str(op_of(node) or node.name), user_line(node) or None, r.kind, r.text)
-            for i, (node, r) in enumerate(required)
+            Check(i, name_of(node), user_line(node) or None, r.kind, r.text) for i, (node, r) in enumerate(required)
         ]
         return Checks(tuple(found)) if found else None
 

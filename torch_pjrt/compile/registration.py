@@ -12,6 +12,8 @@ from typing import Any
 
 import torch
 
+from .device_lists import enter_name
+
 _DYNAMO = "torch._dynamo"
 
 
@@ -20,7 +22,12 @@ def register_lazily(name: str) -> None:
     if _DYNAMO in sys.modules:
         _register(name)
     else:
-        sys.meta_path.insert(0, _AfterImport(_DYNAMO, lambda: _register(name)))
+        _when_imported(_DYNAMO, lambda: _register(name))
+    enter_name(name, _when_imported)
+
+
+def _when_imported(module: str, then: Callable[[], None]) -> None:
+    sys.meta_path.insert(0, _AfterImport(module, then))
 
 
 class _AfterImport(importlib.abc.MetaPathFinder):
@@ -60,6 +67,9 @@ def _register(name: str) -> None:
     register_interface_for_device(name, _interface())
     torch._dynamo.trace_rules.add(__name__.partition(".")[0])  # our own frames are not the user's program
     _prefer_for_the_device(name)
+    from .autocast import pass_autocast
+
+    pass_autocast(name)
 
 
 def _backend(gm: torch.fx.GraphModule, example_inputs: list[Any], **kwargs: Any) -> Callable[..., Any]:

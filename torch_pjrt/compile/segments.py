@@ -19,6 +19,7 @@ from .inline import inline_regions
 from .options import Options
 from .program import Program
 from .report import REPORT
+from .triton import refuse_triton_kernels
 
 aten = torch.ops.aten
 Boxed = Callable[[list[Any]], Sequence[Any]]
@@ -31,6 +32,7 @@ def compile_graph(
 
     `link` and `visible` are `Program`'s.
     """
+    refuse_triton_kernels(gm)
     inline_regions(gm)
     strangers = [n for n in gm.graph.nodes if n.op == "call_function" and not fits(n)]
     if not strangers:

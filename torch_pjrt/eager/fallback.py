@@ -7,6 +7,7 @@ import warnings
 from typing import Any
 
 import torch
+from torch._ops import OpOverload
 
 from ..lowering.apply import written
 from ..runtime.metrics import METRICS
@@ -35,9 +36,13 @@ def fallback(name: str, args: list[Any]) -> Any:
     Raises NotImplementedError if `TORCH_PJRT_FALLBACK=error`, and whatever the CPU op raises.
     """
     op = op_named(name)
-    METRICS.fallbacks[name] += 1
-    _report(name)
-    args = _converted(op, args)
+    return run_on_cpu(op, _converted(op, args))
+
+
+def run_on_cpu(op: OpOverload, args: list[Any]) -> Any:
+    """The same for an overload and its arguments as Python has them, all of the schema's."""
+    METRICS.fallbacks[op.name()] += 1
+    _report(op.name())
     device = next((t.device for t in _tensors(args) if t.device.type != "cpu"), None)
     copies: dict[int, torch.Tensor] = {}
 

@@ -169,7 +169,7 @@ def apply(
     if len(results) != len(outs):
         raise LoweringError(f"{op.name()}: the lowering returned {len(results)} outputs, PyTorch promises {len(outs)}")
     return [
-        None if spec is None else _held_to(op, i, r, spec)
+        None if spec is None else held_to(op.name(), i, r, spec)
         for i, (r, spec) in enumerate(zip(results, outs, strict=True))
     ]
 
@@ -181,7 +181,8 @@ def flatten(result: Any) -> list[Any]:
     return [result]
 
 
-def _held_to(op: OpOverload, index: int, value: Any, spec: Spec) -> jax.Array:
+def held_to(name: str, index: int, value: Any, spec: Spec) -> jax.Array:
+    """Output `index` of the op of that name as PyTorch promises it; zeros for None."""
     dtype = to_numpy(spec.dtype)
     if value is None:
         return jnp.zeros(spec.shape, dtype)
@@ -191,7 +192,7 @@ def _held_to(op: OpOverload, index: int, value: Any, spec: Spec) -> jax.Array:
             value = jnp.broadcast_to(value.reshape(()) if value.size == 1 else value, spec.shape)
         else:
             raise LoweringError(
-                f"{op.name()}: output {index} of the lowering has shape {value.shape}, PyTorch promises {spec.shape}"
+                f"{name}: output {index} of the lowering has shape {value.shape}, PyTorch promises {spec.shape}"
             )
     if value.dtype != dtype or value.weak_type:
         value = cast(value, dtype)

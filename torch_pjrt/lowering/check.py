@@ -9,7 +9,7 @@ A finding is an int64 scalar: `FINE`, or the offending value (0 where there is n
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
@@ -79,6 +79,13 @@ def require_divisor(divisor: Array) -> None:
     """An integer divisor must not be zero: CPU PyTorch raises "ZeroDivisionError" where XLA gives -1."""
     if jnp.issubdtype(divisor.dtype, jnp.integer) and divisor.size and _listening():
         require(divisor != 0, "ZeroDivisionError: integer division or modulo by zero")
+
+
+def pass_on(required: Sequence[Requirement], findings: Array) -> None:
+    """Add what the body of a loop or branch has found, now that it has left the body: an int64 for each requirement."""
+    if _listening():
+        for i, requirement in enumerate(required):
+            _add(requirement, findings[i])
 
 
 def _add(requirement: Requirement, finding: Array) -> None:

@@ -32,6 +32,15 @@ def random_bits(key: Array, shape: Sequence[int], dtype: np.dtype | type = np.ui
     return lax.rng_bit_generator(key, tuple(shape), dtype, algorithm=lax.RandomAlgorithm.RNG_PHILOX)[1]
 
 
+def subkeys(key: Array, count: int, step: Array | None = None) -> Array:
+    """`count` keys, uint32[count, 4], for what is drawn under `key`, in turn `step` of a loop if there is one."""
+    # Hashed twice: the first time so that the key with a turn's number in it is no other op's key.
+    own = random_bits(key, (4,))
+    if step is not None:
+        own = own.at[0].set(own[0] ^ step.astype(np.uint32))
+    return random_bits(own, (count, 4))
+
+
 def unit(key: Array, shape: Sequence[int], dtype: np.dtype) -> Array:
     """Uniform in [0, 1), on a grid that `dtype` holds exactly, so that no value rounds up to 1; half types as f32.
 

@@ -1,0 +1,58 @@
+"""The graphs inside a graph: what a higher-order op (`cond`, `scan`, ...) is called with beside its operands."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+import torch
+from torch._ops import HigherOrderOperator
+from torch.fx import GraphModule, Node
+
+
+def hop_of(node: Node) -> HigherOrderOperator | None:
+    """The higher-order op of a node, with or without a key; None for anything else."""
+    if node.op != "call_function":
+        return None
+    if isinstance(node.target, HigherOrderOperator):
+        return node.target
+    op = getattr(node.target, "op", None)
+    return op if isinstance(op, HigherOrderOperator) else None
+
+
+def attribute(node: Node) -> Any:
+    """What a `get_attr` node gets: a tensor or a graph that the module holds."""
+    value: Any = node.graph.owning_module
+    for part in str(node.target).split("."):
+        value = getattr(value, part)
+    return value
+
+
+def bodies(node: Node) -> list[GraphModule]:
+    """The graphs among a node's arguments."""
+    held = [attribute(n) for n in node.all_input_nodes if n.op == "get_attr"]
+    return [g for g in held if isinstance(g, GraphModule)]
+
+
+def outputs(body: GraphModule) -> list[Any]:
+    """What a graph returns: nodes, None, numbers."""
+    returned: Any = next(iter(body.graph.find_nodes(op="output"))).args[0]
+    return list(returned) if isinstance(returned, (list, tuple)) else [returned]
+
+
+def octets(tensor: torch.Tensor) -> np.ndarray:
+    """The content of a tensor that a graph holds."""
+    return tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy()
+
+
+def reached(nodes: Iterable[Node]) -> set[Node]:
+    """Nodes and all that they depend on."""
+    found: set[Node] = set()
+    stack = list(nodes)
+    while stack:
+        node = stack.pop()
+        if node not in found:
+            found.add(node)
+            stack += node.all_input_nodes
+    return found
