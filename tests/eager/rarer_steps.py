@@ -39,7 +39,7 @@ def _applied(w: Writer, layer: str, to: str) -> str:
     )
 
 
-@kind(4, may_raise=True)
+@kind(4)
 def differentiate_twice(w: Writer) -> str | None:
     name = w.name(lambda t: t.requires_grad and t.is_floating_point())
     leaf = w.name(lambda t: t.requires_grad and t.is_floating_point() and t.is_leaf)
