@@ -3,22 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
 from torch._ops import HigherOrderOperator
 from torch.fx import GraphModule, Node
 
+_Op = TypeVar("_Op")
+
+
+def called(node: Node, kind: type[_Op]) -> _Op | None:
+    """What a node calls, with or without a key before its arguments, if it is of this kind."""
+    if node.op != "call_function":
+        return None
+    target = node.target if isinstance(node.target, kind) else getattr(node.target, "op", None)
+    return target if isinstance(target, kind) else None
+
 
 def hop_of(node: Node) -> HigherOrderOperator | None:
     """The higher-order op of a node, with or without a key; None for anything else."""
-    if node.op != "call_function":
-        return None
-    if isinstance(node.target, HigherOrderOperator):
-        return node.target
-    op = getattr(node.target, "op", None)
-    return op if isinstance(op, HigherOrderOperator) else None
+    return called(node, HigherOrderOperator)  # type: ignore[type-abstract]
 
 
 def attribute(node: Node) -> Any:

@@ -17,7 +17,7 @@ from torch.fx import GraphModule, Node
 from torch.utils.checkpoint import CheckpointPolicy
 
 from ..lowering import find
-from .bodies import bodies
+from .bodies import bodies, called
 
 
 class RedrawnError(RuntimeError):
@@ -43,12 +43,7 @@ def keyed(op: OpOverload | HigherOrderOperator) -> Callable[..., Any]:
 
 def op_of(node: Node) -> OpOverload | None:
     """The ATen op of a node, with or without a key; None for anything else."""
-    if node.op != "call_function":
-        return None
-    if isinstance(node.target, OpOverload):
-        return node.target
-    op = getattr(node.target, "op", None)
-    return op if isinstance(op, OpOverload) else None
+    return called(node, OpOverload)
 
 
 def is_random(node: Node) -> bool:

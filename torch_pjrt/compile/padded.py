@@ -14,7 +14,6 @@ import sympy  # type: ignore[import-untyped]
 import torch
 from jax.extend.core import jaxpr_as_fun
 from torch.fx import Node
-from torch.utils._pytree import tree_leaves
 
 from ..eager.content import text_of
 from ..eager.infer import dtype_of, number_of
@@ -30,7 +29,7 @@ from .padding import Aligned, NotPaddable, align, evaluate
 from .padding.arrays import Atom, Extent, Extents, extent
 from .padding.fit import Fit, value_of
 from .report import Origin
-from .sizes import Sizes
+from .sizes import Sizes, expressions_of, symbols_of
 
 log = logging.getLogger(__name__)
 
@@ -64,10 +63,6 @@ class PaddedProgram:
     left: Mapping[str, Extents]
     lowered: jax.stages.Lowered | None
 
-    @property
-    def bucket(self) -> Mapping[Any, int]:
-        return self.samples[0]
-
     def numbers(self, sizes: Sizes) -> tuple[np.ndarray, np.ndarray]:
         """The run-time numbers for these real sizes: `aligned.whole` and `aligned.real`."""
         known = {s: int(n) for s, n in sizes.known.items()}
@@ -87,6 +82,17 @@ class PaddedProgram:
                 text = same[0][1].text
             found.append((same[0][0], replace(same[0][1], text=text)))
         return found
+
+
+@dataclass(frozen=True, slots=True)
+class _Traced:
+    """A graph traced at several sizes; `watched`: nodes after its results, whose padding is to be known too."""
+
+    aligned: Aligned
+    samples: Sequence[Mapping[Any, int]]
+    watched: Sequence[Node]
+    checked: Sequence[Sequence[tuple[Node, Requirement]]]
+    texts: Sequence[str | None]
 
 
 @dataclass(slots=True)
@@ -114,7 +120,7 @@ class PaddedPrograms:
         chosen = self.buckets.choose({s: int(n) for s, n in sizes.known.items()})
         for i in self.graph.convention.written:
             value = self.graph.convention.placeholders[i].meta["val"]
-            if isinstance(value, torch.Tensor) and _symbols(value) & set(chosen):
+            if isinstance(value, torch.Tensor) and symbols_of(value) & set(chosen):
                 self.refuse(f"argument {i}, whose size varies, is written to")
                 return {}
         return chosen
@@ -148,22 +154,33 @@ class PaddedPrograms:
         if key in self.programs:
             return self.programs[key], None
         reasons = []
-        for structure in ("end", "rows"):
-            try:
-                made, origin = self._compile(
-                    arguments, arrived, exact, chosen, stay, constants, donate, options, structure == "rows"
-                )
-            except NotPaddable as error:
-                reasons.append(str(error))
-                continue
-            except Exception as error:  # a rule that fails: the graph can still be compiled for each size
-                log.warning("padding a graph of %d nodes failed", len(self.graph.nodes), exc_info=True)
-                reasons.append(f"{type(error).__name__}: {error}")
-                continue
-            self.programs[key] = made
-            return made, origin
+        guesses: set[tuple[Extents, ...]] = set()
+        try:
+            traced = self._traced(arguments, exact, chosen, stay, constants)
+            for rows in (False, True):
+                inputs = zip(at_bucket, traced.aligned.input_dims, strict=False)
+                extents = tuple(_extents(a, dims, arrived.get(a.index), rows) for a, dims in inputs)
+                if extents in guesses:
+                    continue
+                guesses.add(extents)
+                try:
+                    made, origin = self._compile(traced, at_bucket, arrived, extents, stay, constants, donate, options)
+                except Exception as error:
+                    reasons.append(self._reason(error))
+                    continue
+                self.programs[key] = made
+                return made, origin
+        except Exception as error:
+            reasons.append(self._reason(error))
         self.refuse(reasons[0])
         return None, None
+
+    def _reason(self, error: Exception) -> str:
+        """Why not, also where a rule fails: the graph can still be compiled for each size."""
+        if isinstance(error, NotPaddable):
+            return str(error)
+        log.warning("padding a graph of %d nodes failed", len(self.graph.nodes), exc_info=error)
+        return f"{type(error).__name__}: {error}"
 
     def refuse(self, reason: str) -> None:
         """Compile the graph for each size from now on."""
@@ -200,36 +217,44 @@ class PaddedPrograms:
 
     def varies(self, a: Argument, chosen: Mapping[Any, int]) -> bool:
         """Whether the size of an argument depends on one of the symbols."""
-        return bool(_symbols(self.graph.convention.placeholders[a.index].meta["val"]) & set(chosen))
+        return bool(symbols_of(self.graph.convention.placeholders[a.index].meta["val"]) & set(chosen))
 
-    def _compile(
+    def _traced(
         self,
         arguments: Sequence[Argument],
-        arrived: Mapping[int, Extents],
         exact: Mapping[Any, int],
         chosen: Mapping[Any, int],
         stay: Collection[Node],
         constants: Sequence[jax.Array],
-        donate: Sequence[int],
-        options: Mapping[str, Any],
-        rows: bool,
-    ) -> tuple[PaddedProgram, Origin]:
-        graph, convention = self.graph, self.graph.convention
+    ) -> _Traced:
+        """The graph at the buckets' sizes and at others. Raises NotPaddable if the traces cannot be laid together."""
+        convention = self.graph.convention
         watched = [n for n in stay if n not in convention.results]  # views of results
         samples = self.buckets.samples(chosen)
         traces, checked, texts = [], [], []
         for sample in samples:
             function = replace(
-                graph, needed=convention.needed(watched), results=[*convention.results, *watched], checked=[],
+                self.graph, needed=convention.needed(watched), results=[*convention.results, *watched], checked=[],
                 arguments=self._arguments(arguments, exact, sample), sizes=Sizes({**exact, **sample}),
             )  # fmt: skip
             traces.append(_trace(function, constants, convention.draws))
             checked.append(list(function.checked))
             texts.append(self.content(function.arguments, function.sizes))
-        aligned = align(traces, Fit(samples, _expressions(graph.nodes, exact)))
-        at_bucket = self._at_bucket(arguments, arrived, exact, chosen)
-        inputs = zip(at_bucket, aligned.input_dims, strict=False)
-        extents = [self._extents(a, dims, arrived.get(a.index), rows) for a, dims in inputs]
+        aligned = align(traces, Fit(samples, expressions_of(self.graph.nodes, exact)))
+        return _Traced(aligned, samples, watched, checked, texts)
+
+    def _compile(
+        self,
+        traced: _Traced,
+        at_bucket: Sequence[Argument],
+        arrived: Mapping[int, Extents],
+        extents: Sequence[Extents],
+        stay: Collection[Node],
+        constants: Sequence[jax.Array],
+        donate: Sequence[int],
+        options: Mapping[str, Any],
+    ) -> tuple[PaddedProgram, Origin]:
+        convention, aligned, watched = self.graph.convention, traced.aligned, traced.watched
         for e in (e for es in extents for e in es if e is not None):
             for atom in e.atoms or ():
                 if not atom.fixed:
@@ -255,7 +280,7 @@ class PaddedPrograms:
             jax.ShapeDtypeStruct((begin + len(aligned.whole),), np.int64),
             jax.ShapeDtypeStruct((4 * convention.draws,), np.uint32) if convention.draws else None,
         ]
-        run_it, text = _traced(run, specs, parameters), _joined(texts, samples, aligned, extents, at_bucket, arrived)
+        run_it, text = _traced_now(run, specs, parameters), _joined(traced, extents, at_bucket, arrived)
         executable, lowered, origin = shared.find_or_make(
             text, options, lambda: compile_function(
                 run_it, specs, parameters, donate, convention.device, text, options=options
@@ -264,25 +289,28 @@ class PaddedPrograms:
         places = zip([*convention.results, *watched], found, strict=False)
         left = {node.name: where for node, (_, _, where) in places if node in stay}
         kept = len(convention.results)
-        made = PaddedProgram(executable, aligned, at_bucket, extents, found[:kept], samples, checked, left, lowered)
+        made = PaddedProgram(
+            executable, aligned, at_bucket, extents, found[:kept], traced.samples, traced.checked, left, lowered
+        )
         return made, origin
 
-    def _extents(self, a: Argument, dims: Sequence[Any], arrived: Extents | None, rows: bool) -> Extents:
-        """Where an argument's padding is: where the forward graph left it, else at the end of each dimension.
 
-        A dimension of c * n elements may be c rows of n (`rows`) or n of c; which of them only the graph knows.
-        """
-        if arrived is not None:
-            return tuple(None if e is None else _renamed(e, d) for e, d in zip(arrived, dims, strict=True))
-        found: list[Extent | None] = []
-        for real, padded in zip(dims, a.base[1], strict=True):
-            outer = 1 if real is None else int(sympy.sympify(real).as_coeff_Mul()[0])
-            if rows and outer > 1 and padded % outer == 0:
-                inner = sympy.sympify(real) / outer
-                found.append(Extent(real, padded, (Atom(outer, outer), Atom(inner, padded // outer))))
-            else:
-                found.append(None if real is None else extent(real, padded))
-        return tuple(found)
+def _extents(a: Argument, dims: Sequence[Any], arrived: Extents | None, rows: bool) -> Extents:
+    """Where an argument's padding is: where the forward graph left it, else at the end of each dimension.
+
+    A dimension of c * n elements may be c rows of n (`rows`) or n of c; which of them only the graph knows.
+    """
+    if arrived is not None:
+        return tuple(None if e is None else _renamed(e, d) for e, d in zip(arrived, dims, strict=True))
+    found: list[Extent | None] = []
+    for real, padded in zip(dims, a.base[1], strict=True):
+        outer = 1 if real is None else int(sympy.sympify(real).as_coeff_Mul()[0])
+        if rows and outer > 1 and padded % outer == 0:
+            inner = sympy.sympify(real) / outer
+            found.append(Extent(real, padded, (Atom(outer, outer), Atom(inner, padded // outer))))
+        else:
+            found.append(None if real is None else extent(real, padded))
+    return tuple(found)
 
 
 def _renamed(e: Extent, real: Any) -> Extent:
@@ -291,7 +319,7 @@ def _renamed(e: Extent, real: Any) -> Extent:
     return Extent(real, e.padded, e.atoms)
 
 
-def _traced(
+def _traced_now(
     run: Callable[..., list[jax.Array]],
     specs: Sequence[jax.ShapeDtypeStruct],
     parameters: Sequence[jax.ShapeDtypeStruct | None],
@@ -309,16 +337,12 @@ def _traced(
 
 
 def _joined(
-    texts: Sequence[str | None],
-    samples: Sequence[Mapping[Any, int]],
-    aligned: Aligned,
-    extents: Sequence[Extents],
-    arguments: Sequence[Argument],
-    arrived: Mapping[int, Extents],
+    traced: _Traced, extents: Sequence[Extents], arguments: Sequence[Argument], arrived: Mapping[int, Extents]
 ) -> str | None:
     """All that the executable depends on: the graph at the samples, and what differs between them."""
-    if None in texts:
+    if None in traced.texts:
         return None
+    samples, aligned = traced.samples, traced.aligned
     plain = {s: sympy.Symbol(f"n{i}") for i, s in enumerate(samples[0])}  # Dynamo's names go by its own count
 
     def named(e: Any) -> str:
@@ -328,7 +352,10 @@ def _joined(
     numbers = [list(map(named, aligned.whole)), list(map(named, aligned.real))]
     taken = [(a.index, a.own, a.base, a.structure, a.starts) for a in arguments]
     return "\n".join(
-        [text_of(([list(s.values()) for s in samples], numbers, where, taken, sorted(arrived))), *map(str, texts)]
+        [
+            text_of(([list(s.values()) for s in samples], numbers, where, taken, sorted(arrived))),
+            *map(str, traced.texts),
+        ]
     )
 
 
@@ -367,28 +394,6 @@ def _trace(function: GraphFunction, constants: Sequence[jax.Array], draws: int) 
             return jax.make_jaxpr(flat)(*specs)
         except Exception as error:  # whatever a lowering says of a size that the graph's guards may rule out
             raise NotPaddable(f"at another size it cannot be traced: {type(error).__name__}: {error}") from error
-
-
-def _symbols(value: Any) -> set[Any]:
-    found: set[Any] = set()
-    for size in value.shape if isinstance(value, torch.Tensor) else [value]:
-        if isinstance(size, torch.SymInt):
-            found |= size.node.expr.free_symbols
-    return found
-
-
-def _expressions(nodes: Sequence[Node], exact: Mapping[Any, int]) -> set[Any]:
-    """The sizes and numbers of elements that occur in the graph, those of `exact` put in."""
-    known = {s: sympy.Integer(n) for s, n in exact.items()}
-    found: set[Any] = set()
-    for node in nodes:
-        for value in tree_leaves(node.meta.get("val")):
-            if isinstance(value, torch.Tensor):
-                shape = [s.node.expr if isinstance(s, torch.SymInt) else sympy.Integer(s) for s in value.shape]
-                found.update(e.xreplace(known) for e in [*shape, sympy.Mul(*shape)])
-            elif isinstance(value, torch.SymInt):
-                found.add(value.node.expr.xreplace(known))
-    return {e for e in found if e.free_symbols}
 
 
 def _spelled(fit: Fit, pieces: Sequence[str], known: Mapping[Any, int]) -> str:

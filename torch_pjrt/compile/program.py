@@ -219,10 +219,7 @@ class Program:
         Raises GraphError if an argument is not what was traced.
         """
         sizes = Sizes()
-        supply = iter(ints)
-        for node, takes in zip(self.convention.placeholders, self.convention.takes, strict=True):
-            if takes is Takes.INT:
-                sizes.bind([node.meta["val"]], [next(supply)])
+        sizes.bind((n.meta["val"] for n in self.convention.ints), ints)
         left = self.link.find(sizes.known) if self.link is not None and self.kind == "backward" else Left({}, {})
         for a in arguments:
             fake = self.convention.placeholders[a.index].meta["val"]

@@ -7,6 +7,8 @@ from typing import Any
 
 import sympy  # type: ignore[import-untyped]
 import torch
+from torch.fx import Node
+from torch.utils._pytree import tree_leaves
 
 
 class UnboundSize(RuntimeError):
@@ -49,3 +51,26 @@ class Sizes:
                 f"size {expression} depends on {', '.join(map(str, found.free_symbols))}, which no argument tells"
             )
         return int(found)
+
+
+def symbols_of(value: Any) -> set[Any]:
+    """The symbols in a tensor's sizes, or in a size."""
+    found: set[Any] = set()
+    for size in value.shape if isinstance(value, torch.Tensor) else [value]:
+        if isinstance(size, torch.SymInt):
+            found |= size.node.expr.free_symbols
+    return found
+
+
+def expressions_of(nodes: Sequence[Node], exact: Mapping[Any, int]) -> set[Any]:
+    """The sizes and numbers of elements that occur in the graph, those of `exact` put in."""
+    known = {s: sympy.Integer(n) for s, n in exact.items()}
+    found: set[Any] = set()
+    for node in nodes:
+        for value in tree_leaves(node.meta.get("val")):
+            if isinstance(value, torch.Tensor):
+                shape = [s.node.expr if isinstance(s, torch.SymInt) else sympy.Integer(s) for s in value.shape]
+                found.update(e.xreplace(known) for e in [*shape, sympy.Mul(*shape)])
+            elif isinstance(value, torch.SymInt):
+                found.add(value.node.expr.xreplace(known))
+    return {e for e in found if e.free_symbols}

@@ -71,6 +71,15 @@ class Step:
     dims: tuple[Dims, ...]
     bodies: dict[str, tuple[Aligned, ...]] = field(default_factory=dict)
 
+    @property
+    def fixed(self) -> bool:
+        """Whether nothing but its operands can depend on sizes."""
+        return (
+            not self.differs
+            and not any(d is not None for dims in self.dims for d in dims)
+            and all(b.fixed for bodies in self.bodies.values() for b in bodies)
+        )
+
 
 @dataclass(slots=True)
 class Aligned:
@@ -94,13 +103,7 @@ class Aligned:
     @property
     def fixed(self) -> bool:
         """Whether nothing in it depends on sizes."""
-        return all(
-            not s.differs
-            and not any(d is not None for dims in s.dims for d in dims)
-            and not any(isinstance(o, Sized) for o in s.operands)
-            and all(b.fixed for bodies in s.bodies.values() for b in bodies)
-            for s in self.steps
-        )
+        return all(s.fixed and not any(isinstance(o, Sized) for o in s.operands) for s in self.steps)
 
 
 def align(traces: Sequence[ClosedJaxpr], fit: Fit) -> Aligned:

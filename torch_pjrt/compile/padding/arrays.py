@@ -53,6 +53,11 @@ def extent(real: Any, padded: int) -> Extent:
     return Extent(real, padded, (Atom(real, padded),))
 
 
+def at_the_end(e: Extent | None) -> Extent | None:
+    """The same for an array that is written to: what was the same everywhere is so no longer."""
+    return extent(e.real, e.padded) if e is not None and e.atoms is None else e
+
+
 # For each dimension what is padded of it; None: nothing.
 Extents = tuple[Extent | None, ...]
 
@@ -84,6 +89,10 @@ class Numbers:
         self.whole = whole
         self.real = real
         self._masks: dict[Any, Array] = {}
+
+    def inside(self) -> Numbers:
+        """The same for a loop's body: masks made in it are not known outside."""
+        return Numbers(self.program, self.whole, self.real)
 
     def size(self, expression: Any) -> Array | int:
         """A size as int32, or as a number if it is one."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-# Bounds up to this many elements are divided evenly; wider ones grow by the factors of `_grid`.
+# Bounds up to this many elements are divided evenly; wider ones grow by 3/2 and 4/3 in turn.
 _EVEN = 1024
 _PARTS = 7
 _SMALLEST = 8

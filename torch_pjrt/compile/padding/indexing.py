@@ -10,7 +10,7 @@ import numpy as np
 from jax import Array, lax
 
 from .aligned import NotPaddable
-from .arrays import Extent, Extents, Numbers, Padded, extent, met_along
+from .arrays import Extent, Extents, Numbers, Padded, at_the_end, met_along
 from .rules import Call, plain, rule
 from .shape import read_at
 
@@ -71,7 +71,7 @@ def dynamic_update_slice(call: Call) -> list[Padded]:
 def meet_around(x: Padded, update: Padded, apart: Sequence[int]) -> Extents:
     """x's extents, where those of the update must agree but for the axes `apart`."""
     same = [a for a in range(x.array.ndim) if a not in apart]
-    found = [_at_the_end(e) for e in x.extents]
+    found = [at_the_end(e) for e in x.extents]
     for a in same:
         found[a] = _met(x.extents[a], update.extents[a])
     return tuple(found)
@@ -115,7 +115,7 @@ def scatter(call: Call) -> list[Padded]:
     numbers, mode = call.params["dimension_numbers"], call.params["mode"]
     indexed = numbers.scatter_dims_to_operand_dims
     _indexed(x, indexed)
-    extents = [_at_the_end(e) for e in x.extents]
+    extents = [at_the_end(e) for e in x.extents]
     for a, i in zip(numbers.operand_batching_dims, numbers.scatter_indices_batching_dims, strict=True):
         extents[a] = _met(x.extents[a], indices.extents[i])
     window = [0] * x.array.ndim
@@ -142,11 +142,6 @@ def scatter(call: Call) -> list[Padded]:
             mode=Mode.FILL_OR_DROP, unique_indices=False, indices_are_sorted=False,
         )  # fmt: skip
     return [Padded(made, tuple(extents))]
-
-
-def _at_the_end(e: Extent | None) -> Extent | None:
-    """What was the same everywhere is so no longer once it is written to."""
-    return extent(e.real, e.padded) if e is not None and e.atoms is None else e
 
 
 def _met(a: Extent | None, b: Extent | None) -> Extent | None:

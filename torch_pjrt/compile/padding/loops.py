@@ -11,7 +11,7 @@ import numpy as np
 from jax import Array, lax
 
 from .aligned import Aligned, NotPaddable
-from .arrays import Extent, Extents, Numbers, Padded, extent
+from .arrays import Extents, Padded, at_the_end, extent
 from .rules import Call, plain, rule
 
 
@@ -30,7 +30,7 @@ def scan(call: Call) -> list[Padded]:
 
     def step(carry: list[Array], row: tuple[Array, list[Array]]) -> tuple[list[Array], list[Array]]:
         place, arrays = row
-        inner = Numbers(call.numbers.program, call.numbers.whole, call.numbers.real)
+        inner = call.numbers.inside()
         given = [
             *consts,
             *(Padded(a, e) for a, e in zip(carry, extents, strict=True)),
@@ -66,7 +66,7 @@ def while_(call: Call) -> list[Padded]:
 
     def part(body: Aligned, consts: Sequence[Padded]) -> Callable[[Sequence[Array]], list[Padded]]:
         def evaluated(carry: Sequence[Array]) -> list[Padded]:
-            inner = Numbers(call.numbers.program, call.numbers.whole, call.numbers.real)
+            inner = call.numbers.inside()
             return call.run(body, [*consts, *(Padded(a, e) for a, e in zip(carry, extents, strict=True))], inner)
 
         return evaluated
@@ -90,7 +90,7 @@ def cond(call: Call) -> list[Padded]:
 
     def branch(body: Aligned) -> Callable[..., list[Array]]:
         def evaluated(*arrays: Array) -> list[Array]:
-            inner = Numbers(call.numbers.program, call.numbers.whole, call.numbers.real)
+            inner = call.numbers.inside()
             given = [Padded(a, x.extents) for a, x in zip(arrays, operands, strict=True)]
             made = call.run(body, given, inner)
             said.append([_settled(x.extents) for x in made])
@@ -107,11 +107,7 @@ def cond(call: Call) -> list[Padded]:
 
 def _settled(extents: Extents) -> Extents:
     """The same, for arrays that are about to change: none is the same everywhere any more."""
-
-    def one(e: Extent | None) -> Extent | None:
-        return extent(e.real, e.padded) if e is not None and e.atoms is None else e
-
-    return tuple(map(one, extents))
+    return tuple(map(at_the_end, extents))
 
 
 def _unchanged(before: Sequence[Extents], after: Sequence[Padded]) -> None:

@@ -33,12 +33,7 @@ class Call:
     @property
     def fixed(self) -> bool:
         """Whether nothing in it depends on sizes."""
-        return (
-            all(x.fixed for x in self.operands)
-            and not self.step.differs
-            and not any(d is not None for dims in self.step.dims for d in dims)
-            and all(b.fixed for bodies in self.step.bodies.values() for b in bodies)
-        )
+        return all(x.fixed for x in self.operands) and self.step.fixed
 
     @property
     def params(self) -> dict[str, Any]:
