@@ -261,12 +261,12 @@ PyObject* tensor_array(const at::Tensor& tensor, bool to_export) {
   return Py_NewRef(value->array);
 }
 
-at::Tensor tensor_of_array(const py::object& array, c10::ScalarType dtype, c10::DeviceIndex device) {
+at::Tensor tensor_of_array(const py::object& array, c10::ScalarType dtype, c10::DeviceIndex device, bool shared) {
   auto sizes = array.attr("shape").cast<std::vector<int64_t>>();
   auto like = at::empty(sizes, at::TensorOptions().dtype(dtype).device(c10::kMeta));
   const Layout* layout = contiguous_layout(like);
   auto value = ready_value(layout, device, array);
-  {
+  if (shared) {
     StateLock lock;
     value->exported = true; // the array's other owners go on reading it
   }

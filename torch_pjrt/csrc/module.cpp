@@ -4,6 +4,7 @@
 #include "guard.h"
 #include "memory.h"
 #include "modes.h"
+#include "process_group.h"
 #include "python.h"
 #include "recorder.h"
 #include "state.h"
@@ -16,7 +17,7 @@ namespace torch_pjrt {
 
 void register_hooks();
 PyObject* tensor_array(const at::Tensor& tensor, bool to_export);
-at::Tensor tensor_of_array(const py::object& array, c10::ScalarType dtype, c10::DeviceIndex device);
+at::Tensor tensor_of_array(const py::object& array, c10::ScalarType dtype, c10::DeviceIndex device, bool shared);
 
 namespace {
 
@@ -102,6 +103,7 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
         THPGenerator_initDefaultGenerator(default_generator(static_cast<c10::DeviceIndex>(device))));
   });
   register_compiled(m);
+  register_process_group(m);
   m.def("set_memory_limit", [](int device, int64_t nbytes) {
     set_memory_limit(static_cast<c10::DeviceIndex>(device), nbytes);
   });
@@ -110,7 +112,7 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
   m.def("live_arrays", [](int device) { return live_arrays(static_cast<c10::DeviceIndex>(device)); });
   m.def("array", [](const at::Tensor& t) { return py::reinterpret_steal<py::object>(tensor_array(t, false)); });
   m.def("exported_array", [](const at::Tensor& t) { return py::reinterpret_steal<py::object>(tensor_array(t, true)); });
-  m.def("tensor_of_array", [](const py::object& array, at::ScalarType dtype, int device) {
-    return tensor_of_array(array, dtype, static_cast<c10::DeviceIndex>(device));
+  m.def("tensor_of_array", [](const py::object& array, at::ScalarType dtype, int device, bool shared) {
+    return tensor_of_array(array, dtype, static_cast<c10::DeviceIndex>(device), shared);
   });
 }

@@ -67,7 +67,7 @@ def from_jax(array: jax.Array) -> torch.Tensor:
             f"from_jax: the array is on {sorted(map(str, placed))}, expected one of {[str(d) for d in ours]}: "
             "move it there with jax.device_put"
         )
-    return _C.tensor_of_array(array, to_torch(array.dtype), ours.index(next(iter(placed))))
+    return _C.tensor_of_array(array, to_torch(array.dtype), ours.index(next(iter(placed))), True)
 
 
 def install(name: str) -> None:

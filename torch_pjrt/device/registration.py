@@ -14,6 +14,7 @@ from torch.utils.backend_registration import generate_methods_for_privateuse1_ba
 
 from .. import _C
 from ..compile.registration import register_lazily
+from ..distributed import registration as distributed
 from ..eager.foreign import take_in_foreign_ops
 from . import interchange, safetensors
 from .modes import MODE_VARIABLE, mode_number
@@ -48,6 +49,7 @@ def register_backend() -> None:
     register_optimizer_step_post_hook(_cut_after_step)
     _print_on_host(name)
     register_lazily(name)
+    distributed.register(name)
     take_in_foreign_ops()
     refuse_sharing(name)
     go_by_way_of_the_cpu(name)

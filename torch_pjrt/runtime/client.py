@@ -56,7 +56,12 @@ def _confine(name: str) -> None:
     """
     from jax._src import xla_bridge
 
-    if xla_bridge.backends_are_initialized() or os.environ.get("JAX_PLATFORMS"):
+    if xla_bridge.backends_are_initialized():
+        return
+    count = device_count_hint()
+    if name == "cpu" and count is not None and count > 1 and not os.environ.get("JAX_NUM_CPU_DEVICES"):
+        jax.config.update("jax_num_cpu_devices", count)
+    if os.environ.get("JAX_PLATFORMS"):
         return
     jax.config.update("jax_platforms", name if name == "cpu" else f"{name},cpu")
 

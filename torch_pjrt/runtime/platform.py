@@ -80,8 +80,10 @@ def _short(plugin: str) -> str:
 
 
 def _cpu_devices() -> int:
+    """As many as were asked for; under torchrun as many as it starts processes here, each of which uses its own."""
     forced = re.search(r"--xla_force_host_platform_device_count=(\d+)", os.environ.get("XLA_FLAGS", ""))
-    return int(os.environ.get("JAX_NUM_CPU_DEVICES") or (forced.group(1) if forced else 1))
+    asked = os.environ.get("JAX_NUM_CPU_DEVICES") or (forced.group(1) if forced else "")
+    return int(asked or os.environ.get("LOCAL_WORLD_SIZE") or 1)
 
 
 def _tpu_chips() -> int:

@@ -1,0 +1,297 @@
+"""The collectives of one process group, as csrc/process_group.cpp calls them.
+
+Each dispatches a program (`programs.py`) on the arrays of its operands and binds the results to its outputs, in program
+order and without waiting for the device. Each returns the tensors that it wrote.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Sequence
+from datetime import timedelta
+from math import prod
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+from torch.distributed import ReduceOp
+
+from .. import _C
+from ..runtime import in_flight
+from . import programs
+from .point_to_point import Message, PointToPoint
+from .programs import Kind, Programs
+from .start import device_of
+
+if TYPE_CHECKING:
+    from jax import Array
+    from torch.distributed import Store
+
+_OPS = {int(op.value): op.name for op in ReduceOp.RedOpType.__members__.values()}  # type: ignore[attr-defined]
+_REDUCTIONS = ("SUM", "AVG", "MIN", "MAX", "PRODUCT", "BAND", "BOR", "BXOR")
+_BITWISE = ("BAND", "BOR", "BXOR")
+
+
+class Collectives:
+    """What the members of a group do together, as one member sees it.
+
+    Args:
+        store: the group's part of PyTorch's store.
+        rank: this member's rank in the group.
+        ranks: the global ranks of the members, by rank in the group.
+        timeout: how long to wait for the others to come to the group's first collective.
+    """
+
+    def __init__(self, store: Store, rank: int, ranks: Sequence[int], timeout: timedelta) -> None:
+        self._store = store
+        self.rank = rank
+        self.ranks = tuple(ranks)
+        self._timeout = timeout
+        self._index: int | None = None
+        self._programs: Programs | None = None
+        self._pairs = PointToPoint(rank)
+        self._batch: list[Message] | None = None
+
+    @property
+    def size(self) -> int:
+        return len(self.ranks)
+
+    # --- reductions ------------------------------------------------------------------------------------------------
+
+    def all_reduce(self, tensors: list[Tensor], op: int) -> list[Tensor]:
+        return self._run(self._reduction(programs.all_reduce, tensors, op), tensors, tensors)
+
+    def reduce(self, tensors: list[Tensor], op: int, root: int) -> list[Tensor]:
+        kind = self._reduction(programs.all_reduce, tensors, op)
+        return self._run(kind, tensors, tensors if root == self.rank else [])
+
+    def reduce_scatter_single(self, outputs: list[Tensor], inputs: list[Tensor], op: int) -> list[Tensor]:
+        for output, given in zip(outputs, inputs, strict=True):
+            self._check_parts("reduce_scatter", "input", given, "output", output)
+        kind = self._reduction(programs.reduce_scatter, inputs, op)
+        return self._run(kind, [_rows(i) for i in inputs], outputs)
+
+    def reduce_scatter(self, outputs: list[Tensor], inputs: list[list[Tensor]], op: int) -> list[Tensor]:
+        return self.reduce_scatter_single(outputs, [self._joined("reduce_scatter", i) for i in inputs], op)
+
+    # --- moving ----------------------------------------------------------------------------------------------------
+
+    def broadcast(self, tensors: list[Tensor], root: int) -> list[Tensor]:
+        self._run(Kind(programs.broadcast, (("root", root),)), tensors, [] if root == self.rank else tensors)
+        return tensors
+
+    def all_gather_single(self, outputs: list[Tensor], inputs: list[Tensor]) -> list[Tensor]:
+        for output, given in zip(outputs, inputs, strict=True):
+            self._check_parts("all_gather", "output", output, "input", given)
+        return self._run(Kind(programs.all_gather), inputs, outputs)
+
+    def all_gather(self, outputs: list[list[Tensor]], inputs: list[Tensor]) -> list[Tensor]:
+        gathered = [i.new_empty((self.size, *i.shape)) for i in inputs]
+        self.all_gather_single(gathered, inputs)
+        written = []
+        for into, everyones in zip(outputs, gathered, strict=True):
+            self._check_number("all_gather", into)
+            for output, part in zip(into, everyones, strict=True):
+                output.detach().copy_(part.view(output.shape) if output.shape != part.shape else part)
+                written.append(output)
+        return written
+
+    def gather(self, outputs: list[list[Tensor]], inputs: list[Tensor], root: int) -> list[Tensor]:
+        if root == self.rank:
+            return self.all_gather(outputs, inputs)
+        self.all_gather_single([i.new_empty((self.size, *i.shape)) for i in inputs], inputs)
+        return []
+
+    def scatter(self, outputs: list[Tensor], inputs: list[list[Tensor]], root: int) -> list[Tensor]:
+        if root == self.rank:
+            sent = [self._joined("scatter", i) for i in inputs]
+        else:
+            sent = [o.new_zeros((self.size, *o.shape)) for o in outputs]
+        received = [o.new_empty((self.size, *o.shape)) for o in outputs]
+        self._run(Kind(programs.all_to_all), sent, received)
+        for output, parts in zip(outputs, received, strict=True):
+            output.detach().copy_(parts[root])
+        return outputs
+
+    def all_to_all_single(
+        self, output: Tensor, given: Tensor, output_sizes: list[int], input_sizes: list[int]
+    ) -> list[Tensor]:
+        if not output_sizes and not input_sizes:
+            for name, t in (("output", output), ("input", given)):
+                if t.shape[0] % self.size if t.ndim else True:
+                    raise ValueError(
+                        f"all_to_all_single: dimension 0 of the {name}, shape {tuple(t.shape)}, is not divisible by the "
+                        f"group's {self.size} ranks: give output_split_sizes and input_split_sizes"
+                    )
+            return self._run(Kind(programs.all_to_all), [given], [output])
+        sent = list(given.split(input_sizes or [given.shape[0] // self.size] * self.size))
+        received = list(output.split(output_sizes or [output.shape[0] // self.size] * self.size))
+        return self.all_to_all(received, sent) and [output]
+
+    def all_to_all(self, outputs: list[Tensor], inputs: list[Tensor]) -> list[Tensor]:
+        """Parts of any sizes are sent as parts of the largest size that any member sends, which costs a wait for it."""
+        self._check_number("all_to_all", inputs)
+        self._check_number("all_to_all", outputs)
+        longest = torch.tensor([max(t.numel() for t in (*inputs, *outputs))], device=inputs[0].device)
+        self.all_reduce([longest], _number("MAX"))
+        room = int(longest.item())
+        sent = torch.stack([torch.nn.functional.pad(t.reshape(-1), (0, room - t.numel())) for t in inputs])
+        received = torch.empty_like(sent)
+        self._run(Kind(programs.all_to_all), [sent], [received])
+        for output, part in zip(outputs, received, strict=True):
+            output.detach().copy_(part[: output.numel()].view(output.shape))
+        return outputs
+
+    # --- one to one ------------------------------------------------------------------------------------------------
+
+    def send(self, tensors: list[Tensor], to: int, tag: int) -> list[Tensor]:
+        return self._exchange([Message(t, self.rank, to) for t in tensors])
+
+    def recv(self, tensors: list[Tensor], source: int, tag: int) -> list[Tensor]:
+        return self._exchange([Message(t, source, self.rank) for t in tensors])
+
+    def start_coalescing(self) -> None:
+        self._batch = []
+
+    def end_coalescing(self) -> list[Tensor]:
+        batch, self._batch = self._batch or [], None
+        return self._exchange(batch)
+
+    def _exchange(self, messages: list[Message]) -> list[Tensor]:
+        if self._batch is not None:
+            self._batch += messages
+            return []
+        if not messages:
+            return []
+        made = self._ready(messages[0].tensor.device.index)
+        return self._pairs.exchange(messages, made)
+
+    # --- the rest --------------------------------------------------------------------------------------------------
+
+    def barrier(self, index: int) -> list[Tensor]:
+        """Blocks the host until all members have come, on the device with this index (-1: the one taking part)."""
+        if index < 0:
+            index = self._index if self._index is not None else _own_index()
+        here = torch.zeros(1, dtype=torch.int32, device=f"{_name()}:{index}")
+        self.all_reduce([here], _number("SUM"))
+        here.item()
+        return []
+
+    def shutdown(self) -> None:
+        self._programs = None
+        self._pairs = PointToPoint(self.rank)
+
+    # --- how -------------------------------------------------------------------------------------------------------
+
+    def _run(self, kind: Kind, inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> list[Tensor]:
+        """Dispatch a program on all inputs and bind its first results to the outputs, if there are any."""
+        if not inputs:
+            return list(outputs)
+        made = self._ready(inputs[0].device.index)
+        arrays = [array_of(t, made) for t in inputs]
+        results = made.run(kind, arrays)
+        in_flight.dispatched(results)
+        for output, result in zip(outputs, results, strict=False):
+            bind(output, result)
+        return list(outputs)
+
+    def _ready(self, index: int | None) -> Programs:
+        """The group's programs, the members having told each other which of their devices take part."""
+        if self._programs is not None:
+            if index != self._index:
+                raise RuntimeError(
+                    f"rank {self.rank} takes part in this process group with device {_name()}:{self._index}, but a tensor "
+                    f"is on {_name()}:{index}. Choose the process's device before its first collective: "
+                    "torch.accelerator.set_device_index(int(os.environ['LOCAL_RANK']))"
+                )
+            return self._programs
+        index = index or 0
+        self._store.set(f"device/{self.rank}", str(index))
+        places = []
+        for rank in range(self.size):
+            try:
+                self._store.wait([f"device/{rank}"], self._timeout)
+            except RuntimeError as error:
+                raise RuntimeError(
+                    f"rank {rank} (global rank {self.ranks[rank]}) did not come to the first collective of this process "
+                    f"group of {self.size} within {self._timeout.total_seconds():.0f} s: it has ended, hangs, or does "
+                    "something else"
+                ) from error
+            places.append(int(self._store.get(f"device/{rank}")))
+        devices = [device_of(r, i) for r, i in zip(self.ranks, places, strict=True)]
+        self._index = index
+        self._programs = Programs(devices, self.rank)
+        return self._programs
+
+    def _reduction(self, collective: programs.Collective, tensors: Iterable[Tensor], op: int) -> Kind:
+        name = _OPS.get(op, str(op))
+        if name not in _REDUCTIONS:
+            raise ValueError(f"ReduceOp.{name}: expected one of {', '.join(_REDUCTIONS)}")
+        for t in tensors:
+            if name in _BITWISE and (t.is_floating_point() or t.is_complex()):
+                raise ValueError(f"ReduceOp.{name} of {t.dtype}: bitwise reductions are of integers and bools")
+            if name in ("MIN", "MAX") and t.is_complex():
+                raise ValueError(f"ReduceOp.{name} of {t.dtype}: complex numbers have no order")
+        return Kind(collective, (("op", name),))
+
+    def _check_parts(self, what: str, whole_name: str, whole: Tensor, part_name: str, part: Tensor) -> None:
+        if whole.dtype != part.dtype:
+            raise TypeError(f"{what}: the {whole_name} is {whole.dtype}, the {part_name} {part.dtype}")
+        if whole.numel() != self.size * part.numel():
+            raise ValueError(
+                f"{what}: the {whole_name}, shape {tuple(whole.shape)}, must have {self.size} times the elements of the "
+                f"{part_name}, shape {tuple(part.shape)}: the group has {self.size} ranks"
+            )
+
+    def _check_number(self, what: str, tensors: Sequence[Tensor]) -> None:
+        if len(tensors) != self.size:
+            raise ValueError(f"{what}: expected a tensor for each of the group's {self.size} ranks, got {len(tensors)}")
+
+    def _joined(self, what: str, tensors: list[Tensor]) -> Tensor:
+        self._check_number(what, tensors)
+        shapes = {tuple(t.shape) for t in tensors}
+        if len(shapes) > 1:
+            raise ValueError(f"{what}: the tensors for the ranks must be of one shape, got {sorted(shapes)}")
+        return torch.stack(tensors)
+
+
+def array_of(tensor: Tensor, made: Programs) -> Array:
+    """The content of a device tensor as the array that a program takes."""
+    if tensor.device.type != _name():
+        raise RuntimeError(
+            f"expected a tensor on {_name()}, got one on {tensor.device}: the {_name()} backend moves device tensors only. "
+            "init_process_group() without a backend gives CPU tensors gloo"
+        )
+    array: Array = _C.array(tensor.detach().resolve_conj().resolve_neg())
+    return array
+
+
+def bind(tensor: Tensor, array: Array) -> None:
+    """Make the array the tensor's content."""
+    if not prod(array.shape):
+        return
+    content = _C.tensor_of_array(array, tensor.dtype, tensor.device.index, False)
+    with torch.no_grad():
+        tensor.detach().copy_(content if content.shape == tensor.shape else content.view(tensor.shape))
+
+
+def _rows(t: Tensor) -> Tensor:
+    """A tensor whose first dimension a reduce-scatter can share out."""
+    return t if t.ndim else t.view(1)
+
+
+def _number(op: str) -> int:
+    return next(number for number, name in _OPS.items() if name == op)
+
+
+def _own_index() -> int:
+    """The device of a process that has not yet shown it: LOCAL_RANK's, where there is one, else the current one."""
+    local = os.environ.get("LOCAL_RANK", "")
+    if local.isdigit() and int(local) < _C.device_count():
+        return int(local)
+    return _C.current_device()
+
+
+def _name() -> str:
+    name: str = torch._C._get_privateuse1_backend_name()
+    return name
