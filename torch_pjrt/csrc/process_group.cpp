@@ -114,8 +114,7 @@ class ProcessGroup final : public c10d::Backend {
   WorkPtr _allgather_base(at::Tensor& output, at::Tensor& input, const c10d::AllgatherOptions&) override {
     return call(c10d::OpType::_ALLGATHER_BASE, "all_gather_single", Tensors{output}, Tensors{input});
   }
-  WorkPtr allgather_into_tensor_coalesced(
-      Tensors& outputs, Tensors& inputs, const c10d::AllgatherOptions&) override {
+  WorkPtr allgather_into_tensor_coalesced(Tensors& outputs, Tensors& inputs, const c10d::AllgatherOptions&) override {
     return call(c10d::OpType::ALLGATHER_COALESCED, "all_gather_single", outputs, inputs);
   }
   WorkPtr gather(std::vector<Tensors>& outputs, Tensors& inputs, const c10d::GatherOptions& o) override {
@@ -124,18 +123,19 @@ class ProcessGroup final : public c10d::Backend {
   WorkPtr scatter(Tensors& outputs, std::vector<Tensors>& inputs, const c10d::ScatterOptions& o) override {
     return call(c10d::OpType::SCATTER, "scatter", outputs, inputs, o.rootRank);
   }
-  WorkPtr reduce_scatter(
-      Tensors& outputs, std::vector<Tensors>& inputs, const c10d::ReduceScatterOptions& o) override {
+  WorkPtr reduce_scatter(Tensors& outputs, std::vector<Tensors>& inputs, const c10d::ReduceScatterOptions& o) override {
     return call(c10d::OpType::REDUCE_SCATTER, "reduce_scatter", outputs, inputs, number(o.reduceOp));
   }
-  WorkPtr _reduce_scatter_base(
-      at::Tensor& output, at::Tensor& input, const c10d::ReduceScatterOptions& o) override {
+  WorkPtr _reduce_scatter_base(at::Tensor& output, at::Tensor& input, const c10d::ReduceScatterOptions& o) override {
     return call(
-        c10d::OpType::_REDUCE_SCATTER_BASE, "reduce_scatter_single", Tensors{output}, Tensors{input},
+        c10d::OpType::_REDUCE_SCATTER_BASE,
+        "reduce_scatter_single",
+        Tensors{output},
+        Tensors{input},
         number(o.reduceOp));
   }
-  WorkPtr reduce_scatter_tensor_coalesced(
-      Tensors& outputs, Tensors& inputs, const c10d::ReduceScatterOptions& o) override {
+  WorkPtr
+  reduce_scatter_tensor_coalesced(Tensors& outputs, Tensors& inputs, const c10d::ReduceScatterOptions& o) override {
     return call(
         c10d::OpType::REDUCE_SCATTER_TENSOR_COALESCED, "reduce_scatter_single", outputs, inputs, number(o.reduceOp));
   }
@@ -157,7 +157,9 @@ class ProcessGroup final : public c10d::Backend {
     return call(c10d::OpType::RECV, "recv", tensors, from, tag);
   }
   WorkPtr barrier(const c10d::BarrierOptions& o) override {
-    int device = o.device.has_value() ? o.device->index() : o.device_ids.empty() ? -1 : static_cast<int>(o.device_ids[0]);
+    int device = o.device.has_value()   ? o.device->index()
+                 : o.device_ids.empty() ? -1
+                                        : static_cast<int>(o.device_ids[0]);
     return call(c10d::OpType::BARRIER, "barrier", device);
   }
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
-from torch.distributed import ReduceOp
+from torch.distributed import DistBackendError, ReduceOp
 
 from .. import _C
 from ..runtime import in_flight
@@ -22,12 +22,13 @@ from . import programs
 from .point_to_point import Message, PointToPoint
 from .programs import Kind, Programs
 from .start import device_of
+from .watch import Watch
 
 if TYPE_CHECKING:
     from jax import Array
-    from torch.distributed import Store
+    from torch._C._distributed_c10d import Store
 
-_OPS = {int(op.value): op.name for op in ReduceOp.RedOpType.__members__.values()}  # type: ignore[attr-defined]
+_OPS = {int(op.value): op.name for op in ReduceOp.RedOpType.__members__.values()}
 _REDUCTIONS = ("SUM", "AVG", "MIN", "MAX", "PRODUCT", "BAND", "BOR", "BXOR")
 _BITWISE = ("BAND", "BOR", "BXOR")
 
@@ -51,6 +52,7 @@ class Collectives:
         self._programs: Programs | None = None
         self._pairs = PointToPoint(rank)
         self._batch: list[Message] | None = None
+        self._watch = Watch(store, rank, ranks, timeout) if len(ranks) > 1 else None
 
     @property
     def size(self) -> int:
@@ -120,8 +122,8 @@ class Collectives:
             for name, t in (("output", output), ("input", given)):
                 if t.shape[0] % self.size if t.ndim else True:
                     raise ValueError(
-                        f"all_to_all_single: dimension 0 of the {name}, shape {tuple(t.shape)}, is not divisible by the "
-                        f"group's {self.size} ranks: give output_split_sizes and input_split_sizes"
+                        f"all_to_all_single: dimension 0 of the {name}, shape {tuple(t.shape)}, is not divisible by "
+                        f"the group's {self.size} ranks: give output_split_sizes and input_split_sizes"
                     )
             return self._run(Kind(programs.all_to_all), [given], [output])
         sent = list(given.split(input_sizes or [given.shape[0] // self.size] * self.size))
@@ -178,6 +180,8 @@ class Collectives:
         return []
 
     def shutdown(self) -> None:
+        if self._watch is not None:
+            self._watch.stop()
         self._programs = None
         self._pairs = PointToPoint(self.rank)
 
@@ -188,9 +192,19 @@ class Collectives:
         if not inputs:
             return list(outputs)
         made = self._ready(inputs[0].device.index)
-        arrays = [array_of(t, made) for t in inputs]
-        results = made.run(kind, arrays)
+        arrays = [array_of(t) for t in inputs]
+        if self._watch is not None:
+            given = ", ".join(f"{str(t.dtype).removeprefix('torch.')} {tuple(t.shape)}" for t in inputs)
+            self._watch.begin(f"{kind} of {given}")
+        try:
+            results = made.run(kind, arrays)
+        except (RuntimeError, ValueError) as error:
+            if self._watch is None or isinstance(error, DistBackendError):
+                raise
+            raise self._watch.explain(error) from error
         in_flight.dispatched(results)
+        if self._watch is not None:
+            self._watch.dispatched(results[-1])
         for output, result in zip(outputs, results, strict=False):
             bind(output, result)
         return list(outputs)
@@ -200,8 +214,8 @@ class Collectives:
         if self._programs is not None:
             if index != self._index:
                 raise RuntimeError(
-                    f"rank {self.rank} takes part in this process group with device {_name()}:{self._index}, but a tensor "
-                    f"is on {_name()}:{index}. Choose the process's device before its first collective: "
+                    f"rank {self.rank} takes part in this process group with device {_name()}:{self._index}, but a "
+                    f"tensor is on {_name()}:{index}. Choose the process's device before its first collective: "
                     "torch.accelerator.set_device_index(int(os.environ['LOCAL_RANK']))"
                 )
             return self._programs
@@ -213,12 +227,14 @@ class Collectives:
                 self._store.wait([f"device/{rank}"], self._timeout)
             except RuntimeError as error:
                 raise RuntimeError(
-                    f"rank {rank} (global rank {self.ranks[rank]}) did not come to the first collective of this process "
-                    f"group of {self.size} within {self._timeout.total_seconds():.0f} s: it has ended, hangs, or does "
+                    f"rank {rank} (global rank {self.ranks[rank]}) did not come to the first collective of this "
+                    f"process group of {self.size} within {self._timeout.total_seconds():.0f} s: it has ended, hangs, or does "
                     "something else"
                 ) from error
             places.append(int(self._store.get(f"device/{rank}")))
         devices = [device_of(r, i) for r, i in zip(self.ranks, places, strict=True)]
+        if self._watch is not None:
+            self._watch.start()
         self._index = index
         self._programs = Programs(devices, self.rank)
         return self._programs
@@ -239,8 +255,8 @@ class Collectives:
             raise TypeError(f"{what}: the {whole_name} is {whole.dtype}, the {part_name} {part.dtype}")
         if whole.numel() != self.size * part.numel():
             raise ValueError(
-                f"{what}: the {whole_name}, shape {tuple(whole.shape)}, must have {self.size} times the elements of the "
-                f"{part_name}, shape {tuple(part.shape)}: the group has {self.size} ranks"
+                f"{what}: the {whole_name}, shape {tuple(whole.shape)}, must have {self.size} times the elements of "
+                f"the {part_name}, shape {tuple(part.shape)}: the group has {self.size} ranks"
             )
 
     def _check_number(self, what: str, tensors: Sequence[Tensor]) -> None:
@@ -255,12 +271,12 @@ class Collectives:
         return torch.stack(tensors)
 
 
-def array_of(tensor: Tensor, made: Programs) -> Array:
+def array_of(tensor: Tensor) -> Array:
     """The content of a device tensor as the array that a program takes."""
     if tensor.device.type != _name():
         raise RuntimeError(
-            f"expected a tensor on {_name()}, got one on {tensor.device}: the {_name()} backend moves device tensors only. "
-            "init_process_group() without a backend gives CPU tensors gloo"
+            f"expected a tensor on {_name()}, got one on {tensor.device}: the {_name()} backend is for the device's own "
+            f"tensors. init_process_group('cpu:gloo,{_name()}:{_name()}') has one for each"
         )
     array: Array = _C.array(tensor.detach().resolve_conj().resolve_neg())
     return array

@@ -1,8 +1,9 @@
 """send and recv: a program over the two processes' devices alone.
 
-A process runs its programs with collectives in the order of their dispatch, so two processes that wait for each other in
-different orders would wait for ever. Messages that are given together (`batch_isend_irecv`) are put into one order that
-is the same for all processes; messages given one by one must be matched in order, as with NCCL. Tags are not looked at.
+A process runs its programs with collectives in the order of their dispatch, so two processes that wait for each other
+in different orders would wait for ever. Messages that are given together (`batch_isend_irecv`) are put into one order
+that is the same for all processes; messages given one by one must be matched in order, as with NCCL. Tags are not
+looked at.
 """
 
 from __future__ import annotations
@@ -53,9 +54,7 @@ class PointToPoint:
                 raise ValueError(f"rank {message.to} sends to itself: copy the tensor instead")
             low, high = message.pair
             made = self._between(low, high, list(group.mesh.devices.flat))
-            result = made.run(
-                Kind(programs.send, (("to", int(message.to == high)),)), [array_of(message.tensor, made)]
-            )
+            result = made.run(Kind(programs.send, (("to", int(message.to == high)),)), [array_of(message.tensor)])
             in_flight.dispatched(result)
             if message.to == self._rank:
                 bind(message.tensor, result[0])

@@ -17,6 +17,8 @@ import numpy as np
 from jax import Array, lax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
+from .dispatch import dispatch
+
 AXIS = "rank"
 # A collective on one member's array, given how many members there are.
 Collective = Callable[..., Array]
@@ -28,6 +30,9 @@ class Kind:
 
     of: Collective
     settings: tuple[tuple[str, Any], ...] = ()
+
+    def __str__(self) -> str:
+        return f"{self.of.__name__}({', '.join(f'{name}={value}' for name, value in self.settings)})"
 
 
 class Programs:
@@ -57,7 +62,8 @@ class Programs:
         program = self._compiled.get(key)
         if program is None:
             program = self._compiled[key] = self._compile(kind, flat)
-        results = program(*map(self._global, flat))
+        operands = [self._global(a) for a in flat]
+        results = dispatch(lambda: program(*operands))
         return [r.addressable_shards[0].data for r in results]
 
     def _global(self, array: Array) -> Array:
@@ -74,9 +80,7 @@ class Programs:
         program = jax.shard_map(each, mesh=self.mesh, in_specs=along, out_specs=along, check_vma=False)
         with jax.enable_x64(True):
             operands = [
-                jax.ShapeDtypeStruct(
-                    (self.members * a.shape[0], *a.shape[1:]), a.dtype, sharding=self._sharding
-                )
+                jax.ShapeDtypeStruct((self.members * a.shape[0], *a.shape[1:]), a.dtype, sharding=self._sharding)
                 for a in arrays
             ]
             return jax.jit(program).lower(*operands).compile()
@@ -128,7 +132,7 @@ def all_to_all(x: Array, members: int) -> Array:
 
 
 def broadcast(x: Array, members: int, *, root: int) -> Array:
-    """The array of member `root`, bit for bit: XLA:CPU has no broadcast, and a sum of floats would lose the sign of -0."""
+    """The array of member `root`. XLA:CPU has no broadcast, and a sum of floats would lose the sign of -0: so of bits."""
     bits, dtype = _as_integers(x)
     sent = jnp.where(lax.axis_index(AXIS) == root, bits, jnp.zeros_like(bits))
     return _from_integers(lax.psum(sent, AXIS), dtype).reshape(x.shape)

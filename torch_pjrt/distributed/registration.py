@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import functools
 from typing import TYPE_CHECKING, Any
 
+import torch
 import torch.distributed as dist
+from torch.distributed import distributed_c10d
 
 from .. import _C
+from ..runtime.unwatched import unwatched
 
 if TYPE_CHECKING:
     from torch._C._distributed_c10d import Backend, _DistributedBackendOptions
@@ -15,11 +19,42 @@ if TYPE_CHECKING:
 def register(name: str) -> None:
     """Register the backend `name` (the device's) as the one for tensors on the device `name`.
 
-    From then on `init_process_group()` without a backend gives CPU tensors gloo, as ever, and the device's tensors ours;
-    `init_process_group(name)` gives ours only.
+    From then on `init_process_group()` without a backend means it, as does `init_process_group(name)`. For collectives
+    of CPU tensors as well: `init_process_group(f"cpu:gloo,{name}:{name}")`.
     """
     if dist.is_available():
         dist.Backend.register_backend(name, create, extended_api=True, devices=[name])
+        _make_it_the_default(name)
+
+
+def _make_it_the_default(name: str) -> None:
+    """What a group asks its default backend for (DDP its name, say) goes to ours, if the group has ours.
+
+    PyTorch looks for NCCL's and else names gloo's, which a group made without naming a backend does not have.
+    """
+    make_group = distributed_c10d._new_process_group_helper
+
+    @functools.wraps(make_group)
+    def make(*args: Any, **kwargs: Any) -> Any:
+        made = make_group(*args, **kwargs)
+        group = made[0]
+        if isinstance(group, dist.ProcessGroup) and torch.device(name) in group._device_types:
+            group._set_default_backend(dist.ProcessGroup.BackendType.CUSTOM)
+        return made
+
+    distributed_c10d._new_process_group_helper = make
+
+
+class _Unwatched:
+    """The methods of an object, each hidden from Dynamo: DDP calls them from hooks that it may be watching."""
+
+    def __init__(self, of: object) -> None:
+        self._of = of
+
+    def __getattr__(self, name: str) -> Any:
+        method = unwatched(getattr(self._of, name))
+        setattr(self, name, method)
+        return method
 
 
 def create(options: _DistributedBackendOptions, backend_options: Any) -> Backend:
@@ -41,6 +76,6 @@ def create(options: _DistributedBackendOptions, backend_options: Any) -> Backend
         raise ValueError(f"pg_options: the {backend_name()} backend has no options, got {backend_options!r}")
     ranks = list(options.global_ranks_in_group) or list(range(options.group_size))
     join(options.store, options.group_rank, options.group_size)
-    collectives = Collectives(options.store, options.group_rank, ranks, options.timeout)
+    collectives = _Unwatched(Collectives(options.store, options.group_rank, ranks, options.timeout))
     made: Backend = _C.make_process_group(options.group_rank, options.group_size, backend_name(), collectives)
     return made

@@ -1,8 +1,8 @@
 """Joining processes: each starts its PJRT client knowing of the others.
 
-The first process group (`init_process_group`) does it: its rank 0 starts JAX's coordination service and tells the others
-through PyTorch's store where it listens. PJRT clients have to know of each other when they start, so the device must not
-have been used before.
+The first process group (`init_process_group`) does it: its rank 0 starts JAX's coordination service and tells the
+others through PyTorch's store where it listens. PJRT clients have to know of each other when they start, so the device
+must not have been used before.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from ..runtime import client
 from ..runtime.platform import platform
 
 if TYPE_CHECKING:
-    from torch.distributed import Store
+    from torch._C._distributed_c10d import Store
 
 _ADDRESS = "torch_pjrt/coordinator"
 # Seconds the coordination service waits for all processes to arrive (PyTorch's store has waited for them already), and,
@@ -67,7 +67,9 @@ def device_of(rank: int, index: int) -> jax.Device:
 
     Raises RuntimeError if that process has no such device.
     """
-    mine = [d for d in jax.devices(platform()) if d.process_index == rank] if _joined else list(client.devices())
+    mine = client.devices()  # which starts the client as this package wants it
+    if _joined:
+        mine = tuple(d for d in jax.devices(platform()) if d.process_index == rank)
     if index >= len(mine):
         raise RuntimeError(f"rank {rank} takes part with its device {index}, but it has {len(mine)} device(s)")
     return mine[index]

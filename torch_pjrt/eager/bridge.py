@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable
 from typing import Any
-
-from torch._C._dynamo.eval_frame import set_eval_frame
 
 from .. import _C
 from ..runtime import in_flight, interrupts
 from ..runtime.metrics import METRICS
+from ..runtime.unwatched import unwatched
 
 # c10::Treatment in recorder.h.
 _RECORD, _COMPOSITE, _PYTHON, _FALLBACK = 1, 2, 3, 4
@@ -235,24 +233,6 @@ def out_of_memory(index: int, nbytes: int, largest: Any) -> None:
     memory.out_of_memory(index, nbytes, largest)
 
 
-def _apart_from_dynamo(function: Callable[..., Any]) -> Callable[..., Any]:
-    """The function, hidden from Dynamo.
-
-    An op that a program runs after a graph break calls us while Dynamo watches every Python frame of the thread, and it
-    would begin to compile our frames, and JAX's.
-    """
-
-    @functools.wraps(function)
-    def call(*args: Any) -> Any:
-        before = set_eval_frame(None)
-        try:
-            return function(*args)
-        finally:
-            set_eval_frame(before)
-
-    return call
-
-
 _BRIDGE: dict[str, Callable[..., Any]] = {
     "describe": describe,
     "infer": infer,
@@ -278,4 +258,4 @@ _BRIDGE: dict[str, Callable[..., Any]] = {
     "hold_interrupts": interrupts.hold,
     "release_interrupts": interrupts.release,
 }
-_C.set_bridge({name: _apart_from_dynamo(function) for name, function in _BRIDGE.items()})
+_C.set_bridge({name: unwatched(function) for name, function in _BRIDGE.items()})

@@ -10,6 +10,7 @@ import numpy as np
 import torch
 
 from ..lowering.check import FINE
+from ..runtime.waiting import until_ready
 
 
 class IndexOutOfRange(IndexError, RuntimeError):
@@ -64,6 +65,7 @@ def verdict(program: Checked, findings: jax.Array, wait: bool) -> tuple[Exceptio
     try:
         if not wait and not findings.is_ready():  # type: ignore[attr-defined]
             return False
+        until_ready(findings)
         found = np.asarray(findings)
     except Exception as error:  # the program itself failed, as the runtime tells whoever reads a result of it
         return error, None

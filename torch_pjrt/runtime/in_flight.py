@@ -11,6 +11,8 @@ import weakref
 from collections import deque
 from typing import TYPE_CHECKING
 
+from .waiting import until_ready
+
 if TYPE_CHECKING:
     import jax
 
@@ -57,6 +59,7 @@ def wait(mark: int) -> None:
             return
         array = entry[1]()
         if array is not None and not array.is_deleted():
+            until_ready(array)
             array.block_until_ready()
         with _lock:  # only now, or another thread would not wait for it; it may have been as quick
             if _running and _running[0] is entry:

@@ -11,6 +11,7 @@ import torch
 from ..lowering.dtypes import to_numpy, to_torch
 from .client import check_not_forked, device
 from .metrics import METRICS
+from .waiting import until_ready
 
 # Dtypes numpy has no name for go through an integer of their size.
 _CARRIER = {1: np.dtype(np.uint8), 2: np.dtype(np.int16)}
@@ -33,6 +34,7 @@ def upload(tensor: torch.Tensor, index: int) -> jax.Array:
 def download(array: jax.Array) -> torch.Tensor:
     """A device array's content as a CPU tensor. It may share the array's memory: copy from it, don't keep it."""
     check_not_forked()
+    until_ready(array)
     host = np.asarray(array)
     METRICS.bytes_to_host += host.nbytes
     if not host.flags.writeable and host.size:

@@ -1,0 +1,141 @@
+"""A rank that does what a rank should not, or that waits for one that does; it prints the error it gets."""
+
+from __future__ import annotations
+
+import datetime
+import os
+import sys
+import time
+from collections.abc import Callable
+
+import torch
+import torch.distributed as dist
+
+RANK, SIZE = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+NAME = torch._C._get_privateuse1_backend_name()
+DEVICE = f"{NAME}:{RANK}"
+FAULTS: dict[str, Callable[[], None]] = {}
+
+
+def fault(function: Callable[[], None]) -> Callable[[], None]:
+    FAULTS[function.__name__] = function
+    return function
+
+
+def start(seconds: float = 100) -> None:
+    torch.accelerator.set_device_index(RANK)
+    dist.init_process_group(timeout=datetime.timedelta(seconds=seconds))
+
+
+def reduced(*shape: int) -> float:
+    t = torch.ones(*shape, device=DEVICE)
+    dist.all_reduce(t)
+    return float(t.sum().item())
+
+
+@fault
+def a_rank_dies_before_the_first_collective() -> None:
+    start(5)
+    if RANK == 1:
+        os._exit(9)
+    reduced(3)
+
+
+@fault
+def a_rank_dies_between_collectives() -> None:
+    start(6)
+    reduced(3)
+    if RANK == 1:
+        os._exit(9)
+    reduced(3)
+
+
+@fault
+def a_rank_hangs() -> None:
+    start(6)
+    reduced(3)
+    if RANK == 1:
+        time.sleep(30)
+    reduced(3)
+
+
+def keep_on(mine: Callable[[], None]) -> None:
+    """Ranks that differ go on; within a second or two they are told."""
+    start(20)
+    reduced(3)
+    for _ in range(100):
+        mine()
+        time.sleep(0.1)
+
+
+@fault
+def shapes_differ() -> None:
+    keep_on(lambda: dist.all_reduce(torch.ones(3 + RANK, device=DEVICE)))
+
+
+@fault
+def collectives_differ() -> None:
+    t = torch.ones(3, device=DEVICE)
+    keep_on(lambda: dist.broadcast(t, 0) if RANK else dist.all_reduce(t))
+
+
+@fault
+def dtypes_differ_in_strict_mode() -> None:
+    torch.get_device_module(NAME).set_eager_mode("strict")
+    start(20)
+    reduced(3)
+    dist.all_reduce(torch.ones(3, device=DEVICE, dtype=torch.float64 if RANK else torch.float32))
+
+
+@fault
+def a_tensor_is_on_another_device() -> None:
+    start(20)
+    reduced(3)
+    dist.all_reduce(torch.ones(3, device=f"{NAME}:{1 - RANK}"))
+
+
+@fault
+def a_tensor_is_on_the_cpu() -> None:
+    start(20)
+    dist.all_reduce(torch.ones(3))
+
+
+@fault
+def sizes_do_not_fit() -> None:
+    start(20)
+    dist.all_gather_into_tensor(torch.ones(5, device=DEVICE), torch.ones(3, device=DEVICE))
+
+
+@fault
+def an_operation_that_the_dtype_has_not() -> None:
+    start(20)
+    dist.all_reduce(torch.ones(3, device=DEVICE), dist.ReduceOp.BAND)
+
+
+@fault
+def the_device_is_used_first() -> None:
+    torch.ones(2, device=NAME).sum().item()
+    start()
+
+
+@fault
+def a_second_init() -> None:
+    start()
+    start()
+
+
+def main() -> None:
+    began = time.monotonic()
+    try:
+        FAULTS[sys.argv[1]]()
+    except Exception as error:
+        print(f"{time.monotonic() - began:.1f} s: {type(error).__name__}: {error}", flush=True)
+        if "do not call the same" in str(error):
+            time.sleep(4)  # the store is rank 0's, and the other rank needs it to find out by itself
+        os._exit(3)
+    print("nothing was raised", flush=True)
+    os._exit(0)
+
+
+if __name__ == "__main__":
+    main()

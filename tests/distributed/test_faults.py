@@ -1,0 +1,38 @@
+"""What goes wrong between ranks is an error in good time, on the ranks that are still there, and says who and what."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from .ranks import run_ranks, said
+
+# What each rank prints; None: the rank itself ends, or hangs until it is killed.
+BEHIND = "DistBackendError: collective 2 of this process group, all_reduce.op=SUM. of float32 .3,., "
+DIFFER = r"DistBackendError: the ranks of this process group do not call the same collectives: as number \d+, "
+FAULTS: dict[str, list[str | None]] = {
+    "a_rank_dies_before_the_first_collective": ["rank 1 .* did not come to the first collective .* within 5 s", None],
+    "a_rank_dies_between_collectives": [BEHIND + r"failed: .*Rank 1 last said", None],
+    "a_rank_hangs": [BEHIND + r"did not end within 6 s. Rank 1 last said it had come to number 1, all_reduce", None],
+    "shapes_differ": [DIFFER + r"rank \d calls .*float32 \([34],\), rank \d calls .*float32 \([34],\)"] * 2,
+    "collectives_differ": [DIFFER + r"rank \d calls (all_reduce|broadcast).*, rank \d calls (all_reduce|broadcast)"]
+    * 2,
+    "dtypes_differ_in_strict_mode": [DIFFER + r".*float(32|64) \(3,\), rank \d calls .*float(32|64) \(3,\)"] * 2,
+    "the_device_is_used_first": ["RuntimeError: init_process_group came after the first use of the device"] * 2,
+    "a_second_init": ["ValueError: trying to initialize the default process group twice"] * 2,
+    "a_tensor_is_on_another_device": [r"RuntimeError: rank \d takes part .* with device pjrt:\d, but a tensor is on"]
+    * 2,
+    "a_tensor_is_on_the_cpu": ["RuntimeError: No backend type associated with device type cpu"] * 2,
+    "sizes_do_not_fit": ["ValueError: all_gather: the output, shape .5,., must have 2 times the elements of the input"]
+    * 2,
+    "an_operation_that_the_dtype_has_not": ["ValueError: ReduceOp.BAND of torch.float32: bitwise"] * 2,
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_fault_is_an_error_that_says_who_and_what(fault: str) -> None:
+    ended = run_ranks("faults", fault, timeout=100)
+    for rank, wanted in enumerate(FAULTS[fault]):
+        if wanted is not None:
+            assert re.search(wanted, ended[rank].out), said(ended)

@@ -1,0 +1,190 @@
+"""Noticing that the members of a group don't do the same: one has ended, hangs, or calls another collective.
+
+A collective whose members differ waits for ever, or gives wrong numbers. So each member keeps a log of its collectives,
+and a thread of its own tells the others of it through PyTorch's store, once a second where there is something new. It
+compares the log with that of the next member, and so round the ring. What it finds is raised in the program's own
+thread, at the next collective or where the host waits for the device. In eager mode `strict` each collective waits for
+all members and compares before it begins.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+import weakref
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+from torch.distributed import DistBackendError
+
+from ..device.modes import get_eager_mode
+from ..runtime import waiting
+
+if TYPE_CHECKING:
+    from jax import Array
+    from torch._C._distributed_c10d import Store
+
+# Seconds between two looks, and how many of the last collectives the others are told of.
+_EVERY, _TOLD = 1.0, 64
+
+
+@dataclass
+class _Running:
+    number: int
+    what: str
+    began: float
+    result: weakref.ref[Array] | None = None  # None: it is being dispatched
+
+
+class Watch:
+    """One member's log of a group's collectives, and its eye on the other members'.
+
+    Args:
+        store: the group's part of PyTorch's store.
+        rank: this member's rank in the group.
+        ranks: the members' global ranks.
+        timeout: how long a collective may take.
+    """
+
+    def __init__(self, store: Store, rank: int, ranks: Sequence[int], timeout: timedelta) -> None:
+        self._store = store.clone() if hasattr(store, "clone") else store  # a blocked store blocks all its threads
+        self._rank, self._ranks = rank, tuple(ranks)
+        self._timeout = timeout.total_seconds()
+        self._count = 0
+        self._log: deque[tuple[int, str]] = deque(maxlen=_TOLD)
+        self._running: deque[_Running] = deque()
+        self._lock = threading.Lock()
+        self._failure: str | None = None
+        self._ended = threading.Event()
+        self._tell()
+
+    def start(self) -> None:
+        """Begin to look at the others, who have all begun to tell."""
+        threading.Thread(target=self._look, name="torch_pjrt process group watch", daemon=True).start()
+        waiting.add_guard(self.check)
+
+    def stop(self) -> None:
+        """Look no more."""
+        self._ended.set()
+        waiting.remove_guard(self.check)
+
+    def begin(self, what: str) -> None:
+        """Note the next collective. All members' descriptions of it must be equal.
+
+        Raises DistBackendError if they are not, or if an earlier one failed; in `strict` mode at once, else when found.
+        """
+        self.check()
+        with self._lock:
+            self._count += 1
+            self._log.append((self._count, what))
+            self._running.append(_Running(self._count, what, time.monotonic()))
+        if get_eager_mode() == "strict":
+            self._compare_now(what)
+
+    def dispatched(self, result: Array) -> None:
+        """Note the result by which the end of the collective that was begun can be told."""
+        with self._lock:
+            self._running[-1].result = weakref.ref(result)
+
+    def check(self) -> None:
+        """Raise DistBackendError if a collective has failed, or has taken longer than it may."""
+        with self._lock:
+            while self._running and _ended(self._running[0]):
+                self._running.popleft()
+            oldest = self._running[0] if self._running else None
+        if self._failure is None and oldest is not None and time.monotonic() - oldest.began > self._timeout:
+            self._failure = (
+                f"collective {oldest.number} of this process group, {oldest.what}, did not end within "
+                f"{self._timeout:.0f} s. {self._behind(oldest.number)}"
+            )
+        if self._failure is not None:
+            raise DistBackendError(self._failure)
+
+    def explain(self, error: Exception) -> DistBackendError:
+        """The error of a collective that the runtime says has failed."""
+        with self._lock:
+            number, what = (self._running[0].number, self._running[0].what) if self._running else (self._count, "")
+        self._failure = f"collective {number} of this process group, {what}, failed: {error}. {self._behind(number)}"
+        return DistBackendError(self._failure)
+
+    # --- the others ------------------------------------------------------------------------------------------------
+
+    def _tell(self) -> None:
+        with self._lock:
+            said = json.dumps([self._count, list(self._log)])
+        self._store.set(f"watch/{self._rank}", said)
+
+    def _told(self, rank: int) -> tuple[int, dict[int, str]]:
+        count, log = json.loads(self._store.get(f"watch/{rank}"))
+        return count, dict(log)
+
+    def _look(self) -> None:
+        told = 0
+        following = (self._rank + 1) % len(self._ranks)
+        while not self._ended.wait(_EVERY):
+            try:
+                if self._count != told:
+                    told = self._count
+                    self._tell()
+                with self._lock:
+                    mine = dict(self._log)
+                _, theirs = self._told(following)
+            except RuntimeError:  # the store has gone, and with it rank 0: what depends on it fails by itself
+                return
+            for number in sorted(mine.keys() & theirs.keys()):
+                if mine[number] != theirs[number] and self._failure is None:
+                    self._failure = self._differ(number, mine[number], following, theirs[number])
+
+    def _differ(self, number: int, mine: str, rank: int, theirs: str) -> str:
+        return (
+            f"the ranks of this process group do not call the same collectives: as number {number}, rank {self._rank} "
+            f"{self._global(self._rank)}calls {mine}, rank {rank} {self._global(rank)}calls {theirs}"
+        )
+
+    def _behind(self, number: int) -> str:
+        try:
+            self._tell()
+            counts = {r: self._told(r) for r in range(len(self._ranks)) if r != self._rank}
+        except RuntimeError:
+            return "The store that rank 0 keeps does not answer: rank 0 has ended"
+        late = [
+            f"Rank {r} {self._global(r)}last said it had come to number {count}"
+            + (f", {log[count]}" if count in log else "")
+            for r, (count, log) in counts.items()
+            if count < number
+        ]
+        if late:
+            return ". ".join(late)
+        return "All ranks had come to it when they last said so: one has ended, or hangs, since"
+
+    def _compare_now(self, what: str) -> None:
+        number = self._count
+        self._store.set(f"call/{number}/{self._rank}", what)
+        for rank in range(len(self._ranks)):
+            key = f"call/{number}/{rank}"
+            try:
+                self._store.wait([key], timedelta(seconds=self._timeout))
+            except RuntimeError as error:
+                raise DistBackendError(
+                    f"rank {rank} {self._global(rank)}did not come to collective {number} of this process group, "
+                    f"{what}, within {self._timeout:.0f} s"
+                ) from error
+            theirs = self._store.get(key).decode()
+            if theirs != what:
+                raise DistBackendError(self._differ(number, what, rank, theirs))
+        if number > 1:  # all have come here, so all have compared the one before
+            self._store.delete_key(f"call/{number - 1}/{self._rank}")
+
+    def _global(self, rank: int) -> str:
+        return "" if self._ranks[rank] == rank else f"(global rank {self._ranks[rank]}) "
+
+
+def _ended(running: _Running) -> bool:
+    if running.result is None:
+        return False
+    result: Any = running.result()
+    return result is None or result.is_deleted() or result.is_ready()
