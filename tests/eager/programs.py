@@ -6,7 +6,9 @@ it runs on the CPU, so that each line fits the tensors there are; `steps.py` has
 
 from __future__ import annotations
 
+import contextlib
 import inspect
+import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
@@ -15,6 +17,9 @@ from hypothesis import strategies as st
 
 from .rarer_steps import DRAWING, KINDS
 from .writer import Writer, is_leaf, names, reloaded, values
+
+# The CPU's generator belongs to all threads: a line that seeds it and draws does so alone.
+_SEEDING = threading.Lock()
 
 # (rtol, atol) for the coarsest dtype that a program has touched: a float64 that once was a float32 is no better.
 TOLERANCE = {
@@ -116,7 +121,8 @@ def run(program: Program, device: str) -> list[Observation]:
     seen: list[Observation] = []
     for line in program.lines:
         try:
-            exec(line, space)
+            with _SEEDING if "manual_seed" in line else contextlib.nullcontext():
+                exec(line, space)
         except Exception as error:
             seen.append(Raised(line, type(error)))
     tensors = {name: t for name, t in sorted(space.items()) if isinstance(t, torch.Tensor)}
@@ -143,6 +149,8 @@ def _observe(name: str, t: torch.Tensor, storages: dict[int, str]) -> Seen:
         "bytes of storage": t.untyped_storage().nbytes(),
         "has a grad": grad is not None,
     }
+    if name.endswith(".grad"):
+        del facts["version"]  # whether autograd keeps the tensor that comes or a copy depends on how it came
     return Seen(name, facts, t.detach().cpu().resolve_conj().resolve_neg().clone(), grad)
 
 

@@ -152,9 +152,7 @@ def rebind(w: Writer) -> str | None:
     other = w.name(lambda o: o.dtype == t.dtype)
     ways = [f"{name}.data = {other}.detach()", f"{name}.data = {other}.detach().clone()"]
     if not t.requires_grad:
-        ways += [f"{name}.set_({other}.detach())"]
-        if t._base is None or t._base.dtype == t.dtype:  # growing the memory of a view of another dtype: not right yet
-            ways += [f"{name}.resize_(2, 2).fill_({_number(w, t.dtype)})"]
+        ways += [f"{name}.set_({other}.detach())", f"{name}.resize_(2, 2).fill_({_number(w, t.dtype)})"]
         n = t.untyped_storage().nbytes() // t.itemsize
         if n >= 2:
             ways += [f"{name}.set_({name}.untyped_storage(), {n % 2}, ({n // 2},), (1,))"]

@@ -10,6 +10,8 @@ import contextlib
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 
 import hypothesis
 import pytest
@@ -21,6 +23,7 @@ from .rarer_steps import KINDS
 from .writer import Kind, Writer
 
 MODES = ["strict", "async", "fused"]
+THREADS = 3
 COUNT = int(os.environ.get("TORCH_PJRT_FUZZ_N", "1000"))
 SEED = int(os.environ.get("TORCH_PJRT_FUZZ_SEED", "0"))
 DEVICE = os.environ.get("TORCH_PJRT_FUZZ_DEVICE") or torch._C._get_privateuse1_backend_name()
@@ -81,6 +84,24 @@ def test_programs_that_draw_leave_the_same_in_every_mode() -> None:
         for mode, left in zip(MODES[1:], seen[1:], strict=True):
             found = "\n".join(compare(seen[0], left, program.tolerance))
             assert not found, f"in mode {mode} (on the CPU: in mode strict):\n{found}\n\n{program.source(DEVICE)}"
+
+
+@pytest.fixture
+def frequent_switches() -> Iterator[None]:
+    """Threads that hand over to each other some hundred times as often as Python lets them."""
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(2e-5)
+    yield
+    sys.setswitchinterval(before)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("mode", MODES)
+def test_programs_that_run_at_once_in_threads_leave_what_they_leave_alone(mode: str, frequent_switches: None) -> None:
+    found = random_programs(-(-COUNT // 50), SEED + 1)
+    with eager_mode(mode), ThreadPoolExecutor(THREADS) as pool:
+        for program, said in zip(found, pool.map(lambda p: differences(p, DEVICE), found), strict=True):
+            assert not said, "\n".join([f"in mode {mode}, beside others:", *said, "", program.source(DEVICE)])
 
 
 def test_random_programs_have_every_kind_of_line_and_some_raise() -> None:

@@ -43,15 +43,11 @@ void after_append(const Appended& appended) {
 }
 
 ValuePtr record_resize(const ValuePtr& value, size_t nbytes) {
-  auto size = c10::elementSize(value->layout->dtype);
-  TORCH_CHECK(
-      nbytes % size == 0,
-      "a storage of ",
-      value->layout->dtype,
-      " cannot be resized to ",
-      nbytes,
-      " bytes: not a multiple of the element size ",
-      size);
+  // Bytes, where the storage ends in the middle of an element: a view of another dtype grew it.
+  auto dtype = value->layout->dtype;
+  if (nbytes % c10::elementSize(dtype) != 0)
+    dtype = c10::ScalarType::Byte;
+  auto size = c10::elementSize(dtype);
   if (value->failure)
     throw_failure(value->failure);
   ValuePtr made;
@@ -68,14 +64,14 @@ ValuePtr record_resize(const ValuePtr& value, size_t nbytes) {
       n.first_float = static_cast<uint32_t>(trace.floats.size());
       n.first_int = static_cast<uint32_t>(trace.ints.size());
       n.first_key = static_cast<uint32_t>(trace.keys.size());
-      flat = intern(value->layout->dtype, {value->layout->numel}, {1});
+      flat = intern(dtype, {static_cast<int64_t>(value->layout->nbytes() / size)}, {1});
       const Plan* plan = nullptr;
       if (find_plan(value->layout, flat, 0, &plan)) {
         auto operand = trace.refer(value);
         operand.view = flat;
         set_plan(trace, &operand, *plan);
         trace.operands.push_back(operand);
-        made = trace.promise(intern(value->layout->dtype, {static_cast<int64_t>(nbytes / size)}, {1}));
+        made = trace.promise(intern(dtype, {static_cast<int64_t>(nbytes / size)}, {1}));
         trace.outs.push_back(made);
         trace.append(n);
         appended = appended_to(trace);
