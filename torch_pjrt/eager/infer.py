@@ -32,7 +32,7 @@ _MEMORY_FORMATS = [torch.contiguous_format, torch.preserve_format, torch.channel
 # PyTorch's meta kernel promises a tensor where its CPU kernel gives none.
 _WRONG_META = frozenset({"aten::_native_multi_head_attention"})
 
-# Take a number that is a tensor on the host, as PyTorch's CUDA kernels do, where the meta kernel refuses the other device.
+# Take a number that is a tensor on the host, as on CUDA, where the meta kernel refuses the other device.
 _TAKE_HOST_NUMBERS = frozenset({"copysign", "index_fill", "masked_fill"})
 
 # (dtype number, sizes, strides): how a layout crosses into C++.
@@ -136,6 +136,9 @@ def infer(
                 results = _shapes_of_lowering(op, metas)
             elif isinstance(error, TypeError) and "cond must be a bool" in str(error):
                 # A batch of none: upsample_nearest's meta kernel hands torch._check a product of sizes for a condition.
+                results = _shapes_of_lowering(op, metas)
+            elif isinstance(error, AttributeError) and "NoneType" in str(error):
+                # An LSTM cell without biases: its meta kernel looks at them all the same.
                 results = _shapes_of_lowering(op, metas)
             elif isinstance(error, AssertionError):  # PyTorch's references say so where its kernels raise RuntimeError
                 raise RuntimeError(str(error)) from None
