@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -89,6 +90,16 @@ def test_the_default_backend_can_be_this_one() -> None:
         assert graphs() == 1
     finally:
         torch.compiler.set_default_backend(None)
+
+
+@pytest.mark.parametrize(
+    "program",
+    [lambda: torch.ones(3, device=DEVICE) + 1, lambda: torch.ones(3).to(DEVICE) + 1],
+    ids=["makes a tensor there", "moves one there"],
+)
+def test_a_graph_whose_arguments_are_elsewhere_is_ours_too(program: Callable[[], torch.Tensor]) -> None:
+    assert torch.compile(program)().tolist() == [2, 2, 2]
+    assert graphs() == 1
 
 
 def test_allow_in_graph_disable_and_is_compiling() -> None:

@@ -41,3 +41,47 @@ def test_a_target_out_of_range_raises_in_training() -> None:
     with pytest.raises(IndexError, match="target 3 is out of bounds with size 3"):
         loss.backward()
         module.synchronize()
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_an_assertion_in_a_graph_is_made_of_the_real_elements(dynamic: bool) -> None:
+    def positive(x: torch.Tensor) -> torch.Tensor:
+        torch._assert_async((x > 0).all(), "not positive")
+        return x + 1
+
+    compiled = torch.compile(positive, backend="pjrt", dynamic=dynamic)
+    for n in (3, 5, 9):
+        assert compiled(torch.ones(n, device=DEVICE)).tolist() == [2.0] * n
+        with pytest.raises(RuntimeError, match=r"not positive.*test_data_checks.py"):
+            compiled(-torch.ones(n, device=DEVICE)).cpu()
+
+
+def test_an_assertion_is_made_in_training_and_in_the_branch_that_runs() -> None:
+    def loss(x: torch.Tensor, flag: torch.Tensor) -> torch.Tensor:
+        def checked(x: torch.Tensor) -> torch.Tensor:
+            torch._assert_async((x.detach() > 0).all(), "in the branch")
+            return x * x
+
+        torch._assert_async((x.detach() < 9).all(), "too large")
+        return torch.cond(flag, checked, lambda x: x * 3, (x,)).sum()
+
+    compiled = torch.compile(loss, backend="pjrt")
+    on, off = torch.tensor(True, device=DEVICE), torch.tensor(False, device=DEVICE)
+    for value, flag, said in ((2.0, on, None), (-2.0, off, None), (9.0, off, "too large"), (-2.0, on, "in the branch")):
+        x = torch.full((3,), value, device=DEVICE, requires_grad=True)
+        if said is None:
+            compiled(x, flag).backward()
+            assert x.grad is not None
+            assert x.grad.tolist() == [2 * value if flag is on else 3.0] * 3
+        else:
+            with pytest.raises(RuntimeError, match=said):
+                compiled(x, flag).item()
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_one_hot_refuses_classes_that_there_are_not(dynamic: bool) -> None:
+    hot = torch.compile(lambda i: torch.nn.functional.one_hot(i, 5), backend="pjrt", dynamic=dynamic)
+    assert hot(torch.tensor([0, 4]).to(DEVICE)).argmax(1).tolist() == [0, 4]
+    for wrong in ([0, 1, 7], [-1, 2]):
+        with pytest.raises(RuntimeError, match="Class values must be"):
+            hot(torch.tensor(wrong).to(DEVICE)).cpu()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 
 import pytest
@@ -47,6 +48,27 @@ def test_autocast_computes_products_in_low_precision(name: str, dtype: torch.dty
     assert result.dtype == dtype
     exact = IN_LOW_PRECISION[name](lambda t: t.double())
     torch.testing.assert_close(result.cpu().double(), exact, rtol=5e-2, atol=5e-2)
+
+
+@LOW
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize("cell", [nn.GRUCell, nn.LSTMCell, nn.RNNCell])
+def test_recurrent_cells_compute_and_differentiate_in_low_precision(
+    cell: type[nn.RNNCellBase], bias: bool, dtype: torch.dtype
+) -> None:
+    torch.manual_seed(0)
+    exact = cell(3, 4, bias=bias)
+    ours = copy.deepcopy(exact).to(DEVICE)
+    x = torch.randn(2, 3)
+    with torch.autocast(DEVICE, dtype):
+        made = ours(x.to(DEVICE))
+    made, wanted = (m[0] if isinstance(m, tuple) else m for m in (made, exact(x)))
+    assert made.dtype == dtype
+    made.sum().backward()
+    wanted.sum().backward()
+    torch.testing.assert_close(made.cpu().float(), wanted, rtol=3e-2, atol=3e-2)
+    for p, q in zip(ours.parameters(), exact.parameters(), strict=True):
+        torch.testing.assert_close(p.grad.cpu(), q.grad, rtol=3e-2, atol=3e-2)
 
 
 @pytest.mark.parametrize("name", IN_FLOAT32)

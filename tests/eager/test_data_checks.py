@@ -60,6 +60,13 @@ BAD: dict[str, tuple[Callable[[Tensor, Tensor], Any], Callable[[str], Tensor]]] 
     ),
     "embedding": (lambda x, i: F.embedding(i, x), _index(1, 3)),
     "embedding_bag": (lambda x, i: F.embedding_bag(i[None], x), _index(1, 3)),
+    "indexing a dimension of none": (lambda x, i: x[:0][i], _index(0)),
+    "index_select from none": (lambda x, i: x[:0].index_select(0, i), _index(0)),
+    "index_select from a number": (lambda x, i: x[0, 0].index_select(0, i), _index(1)),
+    "searchsorted with a sorter": (
+        lambda x, i: torch.searchsorted(x[0], x[1], sorter=torch.cat([i, i.new_zeros(3)])),
+        _index(4),
+    ),
     "one_hot": (lambda x, i: F.one_hot(i, 3), _index(0, 3)),
     "cross_entropy": (lambda x, i: F.cross_entropy(x, i), _index(0, 1, 4)),
     "nll_loss": (lambda x, i: F.nll_loss(x, i), _index(0, -1, 1)),
@@ -79,6 +86,15 @@ GOOD: dict[str, tuple[Callable[[Tensor, Tensor], Any], Callable[[str], Tensor]]]
 
 def base(device: str) -> Tensor:
     return torch.arange(12.0, device=device).reshape(3, 4)
+
+
+def bags(device: str, *offsets: int) -> Tensor:
+    where = torch.zeros(3, dtype=torch.long, device=device)
+    return F.embedding_bag(where, base(device), offsets=torch.tensor(offsets, device=device))
+
+
+def segments(device: str, *lengths: int) -> Tensor:
+    return torch.segment_reduce(base(device), "sum", lengths=torch.tensor(lengths, device=device))
 
 
 @pytest.mark.parametrize("case", BAD)
@@ -140,6 +156,11 @@ def test_a_float_division_by_zero_is_no_error(mode: str) -> None:
         (lambda d: F.binary_cross_entropy(torch.tensor([1.5], device=d), torch.ones(1, device=d)), "between 0 and 1"),
         (lambda d: F.multi_margin_loss(torch.ones(2, 3, device=d), torch.tensor([0, 3], device=d)), "out of range"),
         (lambda d: F.multilabel_margin_loss(torch.ones(2, device=d), torch.tensor([2, -1], device=d)), "out of range"),
+        (lambda d: torch.poisson(torch.tensor([1.0, -1.0], device=d)), "invalid Poisson rate"),
+        (lambda d: bags(d, 1, 2), "offsets.0. has to be 0"),
+        (lambda d: bags(d, 0, 4), "offsets.-1. can not be greater than input's length 3"),
+        (lambda d: segments(d, 2, 2), "lengths along axis to sum to"),
+        (lambda d: segments(d, 5, -2), "lengths contains negative value"),
         (lambda d: torch._assert_async(torch.tensor(0, device=d), "the user's {words}"), "the user's {words}"),
     ],
 )
@@ -149,6 +170,12 @@ def test_arguments_that_depend_on_data(draw: Callable[[str], object], text: str,
     with pytest.raises(RuntimeError, match=text):
         held = draw("pjrt")  # noqa: F841 (what nobody holds is not computed)
         torch.pjrt.synchronize()  # type: ignore[attr-defined]
+
+
+def test_in_strict_mode_the_error_does_not_recommend_it() -> None:
+    with torch.pjrt.eager_mode("strict"), pytest.raises(IndexError) as error:  # type: ignore[attr-defined]
+        base("pjrt")[torch.tensor([3], device="pjrt")]
+    assert "set_eager_mode" not in str(error.value)
 
 
 def test_an_assertion_that_holds_says_nothing(mode: str) -> None:

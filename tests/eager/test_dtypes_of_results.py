@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from ..conftest import DEVICE
+from ..process import python
 
 
 def on(device: str, *values: torch.Tensor) -> list[torch.Tensor]:
@@ -45,3 +46,11 @@ def test_the_default_dtype_in_force() -> None:
             agree([there / 2, there.sin(), there.float().mean()], [x / 2, x.sin(), x.float().mean()])
         finally:
             torch.set_default_dtype(before)
+
+
+def test_asking_the_cpu_for_a_dtype_warns_of_nothing() -> None:
+    # In a process of its own: each kind of call is asked about once.
+    said = python(
+        "import torch; print(torch.arange(20.0, device=torch.accelerator.current_accelerator()).sum().item())"
+    )
+    assert (said.stdout, said.stderr) == ("190.0\n", "")

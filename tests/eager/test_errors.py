@@ -36,6 +36,13 @@ BAD: dict[str, Callable[[str], Any]] = {
     "a dimension that is not": lambda d: torch.ones(2, device=d).sum(3),
     "an index beyond the end": lambda d: torch.ones(2, device=d)[5],
     "a mask of another shape": lambda d: torch.ones(3, device=d)[torch.ones(2, dtype=torch.bool, device=d)],
+    "a row to write that is not": lambda d: torch.ones(5, 4, device=d).select_scatter(torch.ones(4, device=d), 0, 9),
+    "a dimension to write along": lambda d: torch.ones(5, 4, device=d).select_scatter(torch.ones(4, device=d), 3, 0),
+    "rows to write, more than there are": lambda d: torch.ones(5, 4, device=d).slice_scatter(
+        torch.ones(2, 4, device=d), 0, 9, 11
+    ),
+    "a diagonal that is not": lambda d: torch.ones(5, 4, device=d).diagonal_scatter(torch.ones(4, device=d), 9),
+    "three indices into a number": lambda d: torch.ones((), device=d).index_select(0, places(3, d) * 0),
     "a float into an integer": lambda d: torch.ones(2, dtype=torch.int64, device=d).add_(1.5),
     "out= of another kind": lambda d: torch.add(
         torch.ones(2, device=d), 1, out=torch.ones(2, dtype=torch.int8, device=d)

@@ -51,6 +51,17 @@ def octets(tensor: torch.Tensor) -> np.ndarray:
     return tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy()
 
 
+def asserts(node: Node) -> bool:
+    """Whether the node is there for what it says of its data: nothing depends on it, and it has to run."""
+    return node.target in (torch.ops.aten._assert_async.default, torch.ops.aten._assert_async.msg)
+
+
+def wanted(body: GraphModule, only: int | None = None) -> set[Node]:
+    """What has to run for the graph's results (the first `only` of them) and its assertions."""
+    made = [o for o in outputs(body)[:only] if isinstance(o, Node)]
+    return reached([*made, *filter(asserts, body.graph.nodes)])
+
+
 def reached(nodes: Iterable[Node]) -> set[Node]:
     """Nodes and all that they depend on."""
     found: set[Node] = set()

@@ -28,7 +28,7 @@ from torch.utils._pytree import tree_leaves
 from ..lowering import Spec
 from ..lowering.apply import held_to
 from ..lowering.check import FINE, Requirement, collecting, pass_on
-from .bodies import bodies, hop_of, outputs, reached
+from .bodies import bodies, hop_of, wanted
 from .draws import is_random, op_of
 from .flex_attention import flex_attention, flex_attention_backward
 
@@ -52,9 +52,8 @@ def lowered(node: Node, can_lower: Callable[[Node], bool]) -> bool:
 
 def _body_lowered(body: GraphModule, can_lower: Callable[[Node], bool], hop: HigherOrderOperator) -> bool:
     # Of the gradient of a score function the first result alone is taken (flex_attention.py).
-    made = outputs(body)[: 1 if hop is torch.ops.higher_order.flex_attention_backward else None]
-    wanted = reached(o for o in made if isinstance(o, Node))
-    return all(_fits(n, can_lower) for n in body.graph.nodes if n in wanted or n.op != "call_function")
+    needed = wanted(body, 1 if hop is torch.ops.higher_order.flex_attention_backward else None)
+    return all(_fits(n, can_lower) for n in body.graph.nodes if n in needed or n.op != "call_function")
 
 
 def _fits(node: Node, can_lower: Callable[[Node], bool]) -> bool:

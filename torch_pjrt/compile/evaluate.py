@@ -17,17 +17,17 @@ from ..lowering import Spec, apply, find, view
 from ..lowering.dtypes import to_numpy
 from ..lowering.rng import subkeys
 from . import control_flow
-from .bodies import attribute, hop_of, octets, outputs, reached
+from .bodies import attribute, hop_of, octets, outputs, wanted
 from .draws import draw_key, draws, is_random, op_of
 from .sizes import Sizes
 
 aten = torch.ops.aten
 
-# Ops that say something to the host and compute nothing. What they assert is not checked on the device.
+# Ops that say something to the compiler and compute nothing.
 _IGNORED = frozenset(
     {
-        aten._assert_async.default, aten._assert_async.msg, aten._assert_tensor_metadata.default,
-        aten.sym_constrain_range.default, aten.sym_constrain_range_for_size.default,
+        aten._assert_tensor_metadata.default, aten.sym_constrain_range.default,
+        aten.sym_constrain_range_for_size.default,
     }
 )  # fmt: skip
 _PYTHON = frozenset({"_operator", "operator", "math", "builtins", "torch", "torch.fx.experimental.sym_node"})
@@ -121,7 +121,7 @@ class Evaluation:
             return _SPECIAL[op](self, node, *args, **kwargs)
         if not is_random(node) and node.target is not op:
             key, args = args[0], args[1:]
-        promised = node.meta["val"]
+        promised = node.meta.get("val")  # an assertion has none
         if isinstance(promised, (int, float, bool, torch.SymInt, torch.SymFloat, torch.SymBool)):
             raise NotImplementedError(f"{op.name()} returns a number, which no program can")
         metas = [t for t in tree_leaves(promised) if isinstance(t, torch.Tensor)]
@@ -161,9 +161,8 @@ class Evaluation:
         drawn = sum(draws(n) for n in nodes)
         keys = None if key is None or not drawn else subkeys(key, drawn, step)
         inner = Evaluation(dict(zip(placeholders, operands, strict=True)), sizes, keys, {}, wide)
-        wanted = outputs(graph)[:only]
-        inner.run(nodes, reached(o for o in wanted if isinstance(o, Node)))
-        return [inner.values[o] if isinstance(o, Node) else o for o in wanted]
+        inner.run(nodes, wanted(graph, only))
+        return [inner.values[o] if isinstance(o, Node) else o for o in outputs(graph)[:only]]
 
     def promised(self, node: Node) -> list[Spec | None]:
         """What PyTorch promises of each of the node's results; None where it has none."""

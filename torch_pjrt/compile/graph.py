@@ -16,7 +16,7 @@ from torch._ops import OpOverload
 from torch.fx import GraphModule, Node
 
 from ..eager.infer import LayoutTuple, number_of
-from .bodies import reached
+from .bodies import asserts, reached
 from .draws import draws, op_of
 from .evaluate import can_lower, is_dense
 from .sizes import Sizes
@@ -66,6 +66,7 @@ class Convention:
         device: index of the device.
         draws: how many random keys the program takes.
         roots: outputs that are views -> the argument or other output that they are views of.
+        asserted: the nodes that assert something of their data.
     """
 
     placeholders: list[Node]
@@ -76,6 +77,7 @@ class Convention:
     device: int
     draws: int
     roots: dict[Node, Node]
+    asserted: list[Node]
 
     @property
     def kept(self) -> set[Node]:
@@ -93,8 +95,8 @@ class Convention:
         return {n for n, t in zip(self.placeholders, self.takes, strict=True) if t in (Takes.TENSOR, Takes.HOST)}
 
     def needed(self, further: Iterable[Node] = ()) -> set[Node]:
-        """The nodes that the results and `further` nodes depend on."""
-        return reached([*self.results, *further])
+        """The nodes that the results, the assertions and `further` nodes depend on."""
+        return reached([*self.results, *self.asserted, *further])
 
     def recipes(
         self, sizes: Sizes, padded: Collection[Node] = (), padded_sizes: Sizes | None = None
@@ -184,7 +186,8 @@ def read_convention(gm: GraphModule) -> Convention:
     computed = [o for o in tensors if o not in roots and o not in kept]
     results = list(dict.fromkeys([*written.values(), *computed]))
     device, drawn = _device(nodes), sum(draws(n) for n in nodes)
-    convention = Convention(placeholders, [], written, results, outputs, device, drawn, roots)
+    asserted = [n for n in nodes if asserts(n)]
+    convention = Convention(placeholders, [], written, results, outputs, device, drawn, roots, asserted)
     needed = convention.needed()
     convention.takes = [_takes(n, i in written or n in needed) for i, n in enumerate(placeholders)]
     return convention

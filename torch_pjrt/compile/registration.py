@@ -94,6 +94,16 @@ def _interface() -> Any:
     return Interface
 
 
+def _is_on(x: Any, device_type: str) -> bool:
+    return isinstance(x, torch.Tensor) and x.device.type == device_type
+
+
+def _makes(node: torch.fx.Node, device_type: str) -> bool:
+    """Whether the node's value is on the device: a mask that the graph makes there, an argument that it moves there."""
+    value = node.meta.get("example_value")
+    return any(_is_on(x, device_type) for x in (value if isinstance(value, (tuple, list)) else (value,)))
+
+
 def _prefer_for_the_device(name: str) -> None:
     """Give graphs on the device to this backend where a program asked for none: Inductor has no code for it.
 
@@ -104,7 +114,7 @@ def _prefer_for_the_device(name: str) -> None:
     inductor, inductor_reset = wrapper.__call__, wrapper.reset
 
     def compile_graph(self: Any, model: Any, inputs: Any, **kwargs: Any) -> Any:
-        if any(isinstance(x, torch.Tensor) and x.device.type == name for x in inputs):
+        if any(_is_on(x, name) for x in inputs) or any(_makes(n, name) for n in model.graph.nodes):
             return _backend(model, inputs)
         return inductor(self, model, inputs, **kwargs)
 

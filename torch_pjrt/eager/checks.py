@@ -146,8 +146,28 @@ def _or_all(indices: Sequence[torch.Tensor | None]) -> list[torch.Tensor | slice
 
 @_refuse_for("index_select")
 def _check_index_select(given: Mapping[str, Any]) -> None:
+    n = given["index"].numel()
     if given["index"].dim() > 1:
         raise IndexError("index_select(): Index is supposed to be a vector")
+    if given["self"].dim() == 0 and n != 1:
+        raise RuntimeError(f"index_select(): Index to scalar can have only 1 value, got {n} value(s)")
+
+
+@_refuse_for("select_scatter", "slice_scatter", "diagonal_scatter")
+def _check_scattered(given: Mapping[str, Any]) -> None:
+    """These write to a view, whose own kernel says what is wrong with it."""
+    self = given["self"]
+    if "index" in given:
+        place = self.select(given["dim"], given["index"])
+    elif "offset" in given:
+        place = self.diagonal(given["offset"], given["dim1"], given["dim2"])
+    else:
+        place = torch.ops.aten.slice.Tensor(self, *(given[n] for n in ("dim", "start", "end", "step")))
+    if place.shape != given["src"].shape:
+        raise RuntimeError(
+            f"expected src to have a size equal to the slice of self. src size = {list(given['src'].shape)}, "
+            f"slice size = {list(place.shape)}"
+        )
 
 
 @_refuse_for("index_copy")

@@ -136,7 +136,7 @@ def _ask(op: OpOverload, given: Mapping[str, Any], replaced: Mapping[torch.dtype
 
 
 def _small(given: Mapping[str, Any], replaced: Mapping[torch.dtype, torch.dtype]) -> dict[str, Any]:
-    """The arguments with zeros for tensors, and every size and whole number above a bound replaced by the bound.
+    """The arguments with zeros for tensors, and every size and number above a bound replaced by the bound.
 
     Equal sizes stay equal and a bound holds for sizes and numbers alike, so that most calls keep making sense.
     """
@@ -153,7 +153,7 @@ def _small(given: Mapping[str, Any], replaced: Mapping[torch.dtype, torch.dtype]
             return replaced.get(x, x)
         if isinstance(x, torch.device):
             return torch.device("cpu")
-        return max(-bound, min(x, bound)) if type(x) is int else x
+        return max(-bound, min(x, bound)) if type(x) in (int, float) else x
 
     # A generator of its own, so that nothing is drawn from the user's or the CPU's.
     return {n: torch.Generator() if n == "generator" else small(x) for n, x in given.items()}

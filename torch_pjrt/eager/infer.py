@@ -32,6 +32,9 @@ _MEMORY_FORMATS = [torch.contiguous_format, torch.preserve_format, torch.channel
 # PyTorch's meta kernel promises a tensor where its CPU kernel gives none.
 _WRONG_META = frozenset({"aten::_native_multi_head_attention"})
 
+# Take a number that is a tensor on the host, as on CUDA, where the meta kernel refuses the other device.
+_TAKE_HOST_NUMBERS = frozenset({"copysign", "index_fill", "masked_fill"})
+
 # (dtype number, sizes, strides): how a layout crosses into C++.
 LayoutTuple = tuple[int, tuple[int, ...], tuple[int, ...]]
 
@@ -121,7 +124,8 @@ def infer(
     op = op_named(name)
     args = _converted(op, args)
     with torch.no_grad(), _disable_current_modes():
-        metas = [_on_meta(a) for a in args]
+        host_too = op._schema.name.partition("::")[2].rstrip("_") in _TAKE_HOST_NUMBERS
+        metas = [_on_meta(a, host_too=host_too) for a in args]
         given = dict(zip((a.name for a in op._schema.arguments), metas, strict=True))
         dtypes = result_dtypes(op, given)
         check(op, given)
@@ -133,8 +137,13 @@ def infer(
             elif isinstance(error, TypeError) and "cond must be a bool" in str(error):
                 # A batch of none: upsample_nearest's meta kernel hands torch._check a product of sizes for a condition.
                 results = _shapes_of_lowering(op, metas)
+            elif isinstance(error, AttributeError) and "NoneType" in str(error):
+                # An LSTM cell without biases: its meta kernel looks at them all the same.
+                results = _shapes_of_lowering(op, metas)
             elif isinstance(error, AssertionError):  # PyTorch's references say so where its kernels raise RuntimeError
                 raise RuntimeError(str(error)) from None
+            elif "meta" in str(error) and any(t.device.type == "cpu" for a in metas for t in _tensors(a)):
+                raise RuntimeError(_two_devices(op, args)) from None
             elif dtypes is not None:  # PyTorch takes these dtypes, whatever its meta kernel says
                 results = _run_in_other_dtypes(op, metas, error)
             else:
@@ -312,13 +321,22 @@ def _resized_outputs(op: OpOverload, twin: OpOverload, metas: list[Any]) -> list
     return outs
 
 
-def _on_meta(x: Any) -> Any:
+def _two_devices(op: OpOverload, args: list[Any]) -> str:
+    devices = list(dict.fromkeys(str(t.device) for a in args for t in _tensors(a)))
+    return (
+        f"Expected all tensors to be on the same device, but found at least two devices, {' and '.join(devices)}! "
+        f"(when recording {op.name()})"
+    )
+
+
+def _on_meta(x: Any, *, host_too: bool = False) -> Any:
+    """The arguments with meta tensors for the device's; numbers on the host stay, unless `host_too`."""
     if isinstance(x, torch.Tensor):
-        if x.device.type == "cpu":
+        if x.device.type == "cpu" and not host_too:
             return x
         return torch.empty_strided(x.size(), x.stride(), dtype=x.dtype, device="meta")
     if isinstance(x, (list, tuple)):
-        return [_on_meta(i) for i in x]
+        return [_on_meta(i, host_too=host_too) for i in x]
     return x
 
 

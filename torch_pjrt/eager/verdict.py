@@ -9,6 +9,7 @@ import jax
 import numpy as np
 import torch
 
+from ..device.modes import get_eager_mode
 from ..lowering.check import FINE
 from ..runtime.waiting import until_ready
 
@@ -38,11 +39,13 @@ class Check:
         """The exception for a finding."""
         where = f" at {self.source}" if self.source else ""
         kind = IndexOutOfRange if self.kind == "index" else RuntimeError
+        said = f"{self.op}: {self.text.format(value=value)}{where}."
+        if get_eager_mode() == "strict":
+            return kind(said)
         name = torch._C._get_privateuse1_backend_name()
         return kind(
-            f"{self.op}: {self.text.format(value=value)}{where}. The device found it while running the program: what "
-            f"was computed from it raises this error when read. torch.{name}.set_eager_mode('strict') raises at the "
-            "call."
+            f"{said} The device found it while running the program: what was computed from it raises this error when "
+            f"read. torch.{name}.set_eager_mode('strict') raises at the call."
         )
 
 

@@ -64,6 +64,7 @@ def sample_dirichlet(self: Array, generator: Ignored = None, *, key: Array) -> A
 
 @lower("poisson", random=True)
 def poisson(self: Array, generator: Ignored = None, *, key: Array) -> Array:
+    require(self >= 0, "invalid Poisson rate, expected rate to be non-negative")
     return jax.random.poisson(_counter_key(key), widen(self), dtype=np.int32)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import jax.numpy as jnp
 from jax import Array, lax
 
+from .check import require
 from .dtypes import opmath, to_numpy, to_torch
 from .index import add_at, position, read, write
 from .registry import lower
@@ -56,6 +57,10 @@ def embedding_bag(
     The last three are for the backward only; their shapes are those of PyTorch's kernels off the CPU.
     """
     bags, n = offsets.shape[0] - include_last_offset, indices.shape[0]
+    if offsets.size:
+        require(offsets[0] == 0, "offsets[0] has to be 0, i.e., the first sequence has to start from position 0")
+        require(offsets[-1] <= n, f"offsets[-1] can not be greater than input's length {n}")
+        require(jnp.diff(offsets) >= 0, "offsets must not decrease")
     starts = offsets[:bags].astype(jnp.int32)
     samples = lax.iota(jnp.int32, n)
     bag = jnp.searchsorted(starts, samples, side="right").astype(jnp.int32) - 1

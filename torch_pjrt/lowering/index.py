@@ -35,6 +35,7 @@ def gather(self: Array, dim: int, index: Array, *, sparse_grad: bool = False) ->
 @lower("index_select")
 def index_select(self: Array, dim: int, index: Array) -> Array:
     if self.ndim == 0:
+        require_index(index, 1, wrap=False)
         return self
     return read(self, _along(self, dim, index.reshape(-1), wrap=False))
 
@@ -150,6 +151,12 @@ def advanced(x: Array, indices: Sequence[Array | None]) -> Index:
 
 
 def read(x: Array, at: Index) -> Array:
+    """The elements at `at`; zeros where an index into a dimension of none stands, which is found to be out of range."""
+    if 0 in x.shape:
+        places = at if isinstance(at, tuple) else (at,)
+        none = {d for d, i in enumerate(places) if not isinstance(i, slice) and x.shape[d] == 0}
+        x = jnp.pad(x, [(0, int(d in none)) for d in range(x.ndim)])
+        at = tuple(jnp.zeros_like(i) if d in none else i for d, i in enumerate(places))
     return x.at[at].get(mode=_IN_BOUNDS, wrap_negative_indices=False)
 
 

@@ -6,6 +6,8 @@ reads them.
 
 from __future__ import annotations
 
+from typing import Any
+
 import jax.numpy as jnp
 from jax import Array
 from jax.nn import sigmoid
@@ -21,19 +23,19 @@ def fused_lstm_cell(
     cx: Array,
     input_bias: Array | None = None,
     hidden_bias: Array | None = None,
-) -> tuple[Array, Array, Array]:
+) -> tuple[Any, ...]:
     """(hy, cy, workspace: the four activated gates). Gates are (N, 4 * hidden): input, forget, cell, output."""
     sums = _biased(input_gates, input_bias) + _biased(hidden_gates, hidden_bias)
     i, f, g, o = jnp.split(sums, 4, 1)
     i, f, g, o = sigmoid(i), sigmoid(f), jnp.tanh(g), sigmoid(o)
     cy = f * widen(cx) + i * g
-    return o * jnp.tanh(cy), cy, jnp.concatenate([i, f, g, o], 1)
+    return _narrowed(cx, o * jnp.tanh(cy), cy, jnp.concatenate([i, f, g, o], 1))
 
 
 @lower("_thnn_fused_lstm_cell_backward_impl")
 def fused_lstm_cell_backward(
     grad_hy: Array | None, grad_cy: Array | None, cx: Array, cy: Array, workspace: Array, has_bias: bool
-) -> list[Array]:
+) -> list[Any]:
     """[gradient of the gates, of cx, and of the bias if there is one]; both biases share theirs."""
     i, f, g, o = jnp.split(widen(workspace), 4, 1)
     peak = jnp.tanh(widen(cy))
@@ -50,7 +52,7 @@ def fused_lstm_cell_backward(
         ],
         1,
     )
-    return [gates, grad_c * f, *([gates.sum(0)] if has_bias else [])]
+    return list(_narrowed(cx, gates, grad_c * f, gates.sum(0) if has_bias else None))
 
 
 @lower("_thnn_fused_gru_cell")
@@ -60,18 +62,18 @@ def fused_gru_cell(
     hx: Array,
     input_bias: Array | None = None,
     hidden_bias: Array | None = None,
-) -> tuple[Array, Array]:
+) -> tuple[Any, ...]:
     """(hy, workspace (N, 5 * hidden)). Gates are (N, 3 * hidden): reset, update, new."""
     ir, iz, in_ = jnp.split(_biased(input_gates, input_bias), 3, 1)
     hr, hz, hn = jnp.split(_biased(hidden_gates, hidden_bias), 3, 1)
     r, z = sigmoid(ir + hr), sigmoid(iz + hz)
     n = jnp.tanh(in_ + r * hn)
     h = widen(hx)
-    return n + z * (h - n), jnp.concatenate([r, z, n, h, hn], 1)
+    return _narrowed(hx, n + z * (h - n), jnp.concatenate([r, z, n, h, hn], 1))
 
 
 @lower("_thnn_fused_gru_cell_backward")
-def fused_gru_cell_backward(grad_hy: Array, workspace: Array, has_bias: bool) -> list[Array]:
+def fused_gru_cell_backward(grad_hy: Array, workspace: Array, has_bias: bool) -> list[Any]:
     """[gradients of input gates, hidden gates, hx, and of both biases if there are any]."""
     r, z, n, h, hn = jnp.split(widen(workspace), 5, 1)
     grad = widen(grad_hy)
@@ -80,8 +82,13 @@ def fused_gru_cell_backward(grad_hy: Array, workspace: Array, has_bias: bool) ->
     update = grad * (h - n) * z * (1 - z)
     input_gates = jnp.concatenate([reset, update, new], 1)
     hidden_gates = jnp.concatenate([reset, update, new * r], 1)
-    biases = [input_gates.sum(0), hidden_gates.sum(0)] if has_bias else []
-    return [input_gates, hidden_gates, grad * z, *biases]
+    biases = [input_gates.sum(0), hidden_gates.sum(0)] if has_bias else [None, None]
+    return list(_narrowed(grad_hy, input_gates, hidden_gates, grad * z, *biases))
+
+
+def _narrowed(like: Array, *results: Array | None) -> tuple[Any, ...]:
+    """The results, computed in float32 for the half types, in the dtype of the arguments; None where there is none."""
+    return tuple(None if r is None else r.astype(like.dtype) for r in results)
 
 
 def _biased(gates: Array, bias: Array | None) -> Array:

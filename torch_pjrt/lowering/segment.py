@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
 
+from .check import require
 from .registry import lower
 from .widen import widen
 
@@ -27,6 +28,12 @@ def segment_reduce(
     initial: Array | float | None = None,
 ) -> Array:
     """data (*batch, n, *rest) with lengths (*batch, s), or offsets (*batch, s + 1), to (*batch, s, *rest)."""
+    if lengths is not None and not unsafe:
+        require(lengths >= 0, "lengths contains negative value!")
+        require(
+            lengths.sum(axis) == data.shape[axis],
+            f"segment_reduce(): Expected all rows of lengths along axis to sum to {data.shape[axis]} when !unsafe.",
+        )
     rows, segment, sizes = _located(data, lengths, offsets, axis)
     start = _START[reduce] if initial is None else initial
     out = jnp.full((rows.shape[0], sizes.shape[1] + 1, rows.shape[2]), start, rows.dtype)

@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
 
+from .check import require_index
 from .dtypes import promote, to_numpy
 from .registry import lower
 
@@ -150,6 +151,7 @@ def searchsorted(
     sorter: Array | None = None,
 ) -> Array:
     if sorter is not None:
+        require_index(sorter, sorted_sequence.shape[-1], wrap=False, what="torch.searchsorted(): sorter index")
         sorted_sequence = jnp.take_along_axis(sorted_sequence, sorter, -1)
     dtype = to_numpy(promote([sorted_sequence, self]))
     sequence, values = sorted_sequence.astype(dtype), jnp.asarray(self).astype(dtype)
