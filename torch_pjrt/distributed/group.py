@@ -228,8 +228,8 @@ class Collectives:
             except RuntimeError as error:
                 raise RuntimeError(
                     f"rank {rank} (global rank {self.ranks[rank]}) did not come to the first collective of this "
-                    f"process group of {self.size} within {self._timeout.total_seconds():.0f} s: it has ended, hangs, or does "
-                    "something else"
+                    f"process group of {self.size} within {self._timeout.total_seconds():.0f} s: it has ended, hangs, "
+                    "or does something else"
                 ) from error
             places.append(int(self._store.get(f"device/{rank}")))
         devices = [device_of(r, i) for r, i in zip(self.ranks, places, strict=True)]
@@ -275,8 +275,8 @@ def array_of(tensor: Tensor) -> Array:
     """The content of a device tensor as the array that a program takes."""
     if tensor.device.type != _name():
         raise RuntimeError(
-            f"expected a tensor on {_name()}, got one on {tensor.device}: the {_name()} backend is for the device's own "
-            f"tensors. init_process_group('cpu:gloo,{_name()}:{_name()}') has one for each"
+            f"expected a tensor on {_name()}, got one on {tensor.device}: the {_name()} backend is for the device's "
+            f"own tensors. init_process_group('cpu:gloo,{_name()}:{_name()}') has one for each"
         )
     array: Array = _C.array(tensor.detach().resolve_conj().resolve_neg())
     return array

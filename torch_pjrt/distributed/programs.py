@@ -132,7 +132,7 @@ def all_to_all(x: Array, members: int) -> Array:
 
 
 def broadcast(x: Array, members: int, *, root: int) -> Array:
-    """The array of member `root`. XLA:CPU has no broadcast, and a sum of floats would lose the sign of -0: so of bits."""
+    """The array of member `root`, as a sum of bits: XLA:CPU has no broadcast, a sum of floats loses the sign of -0."""
     bits, dtype = _as_integers(x)
     sent = jnp.where(lax.axis_index(AXIS) == root, bits, jnp.zeros_like(bits))
     return _from_integers(lax.psum(sent, AXIS), dtype).reshape(x.shape)
