@@ -22,6 +22,7 @@ from ..eager.recorded import RecordedGraph
 from ..lowering.check import pass_on
 from ..lowering.dtypes import to_numpy
 from ..runtime.executable import Executable
+from ..runtime.platform import platform
 from . import shared
 from .content import content
 from .dump import listing, wanted
@@ -47,14 +48,18 @@ def recording(program: Program) -> dict[str, Any] | None:
     """How the core records calls of a graph; None if they run by themselves.
 
     Of graphs without a backward pass those that write to their arguments are recorded, right after a backward pass: the
-    update by a compiled optimizer. Graphs with symbolic sizes run by themselves, padded.
+    update by a compiled optimizer. Graphs with symbolic sizes run by themselves, padded. So do, on XLA:CPU, those of
+    which activations are to be recomputed: in one program XLA finds the two computations equal and keeps the first
+    (it drops optimization barriers early; JAX's own `checkpoint` saves nothing there either).
     """
     convention = program.convention
     taken = list(zip(program.convention.placeholders, convention.takes, strict=True))
     written_on_the_host = any(convention.takes[i] is Takes.HOST for i in convention.written)
-    if not program.options.whole_step or program.link is None or not convention.results or written_on_the_host:
+    if not program.options.whole_step or program.link is None or not convention.results:
         return None
-    if program.kind == "inference" and not convention.written:
+    if program.link.recomputes and platform() == "cpu":
+        return None
+    if not convention.written if program.kind == "inference" else written_on_the_host:
         return None
     if any(t is Takes.INT for _, t in taken) or any(_is_symbolic(n) for n, _ in taken):
         return None
@@ -149,6 +154,9 @@ class Recorded:
     def evaluate(self, operands: Sequence[jax.Array], keys: jax.Array | None) -> tuple[list[jax.Array], list[int]]:
         """Its outputs, and for each thing that it required of its data the number of the node that did."""
         count = len(self.graph.arguments)
+        if self.program.kind == "backward":
+            # What it recomputes of the forward pass is not to be found equal to that, or it would be kept instead.
+            operands = jax.lax.optimization_barrier(list(operands))
         results = self.graph(operands[:count], operands[count:], None, keys)
         if not self.graph.checked:
             return results, []

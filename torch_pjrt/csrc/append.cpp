@@ -43,7 +43,7 @@ bool append_call(
     } else if (!refer_to_tensor(trace, *t.impl, t.layout, &o)) {
       return rewind();
     }
-    o.written = t.arg->written;
+    o.written = t.arg->written && cell_of(*t.impl).value;
     trace.operands.push_back(o);
   }
   // Partial writes need a plan of the base; find them all before anything is changed.

@@ -122,6 +122,7 @@ std::optional<py::list> GraphRecorder::call(const py::list& args) {
     return std::nullopt;
   std::vector<at::Tensor> tensors;
   std::vector<bool> written;
+  std::vector<std::pair<at::Tensor, at::Tensor>> on_host; // what the graph writes to there, and its stand-in here
   for (size_t i = 0; i < takes_.size(); ++i) {
     if (takes_[i] == Takes::kNothing)
       continue;
@@ -129,7 +130,10 @@ std::optional<py::list> GraphRecorder::call(const py::list& args) {
     if (takes_[i] == Takes::kHost) {
       auto value = upload_value(tensor, device_);
       const Layout* layout = value->layout;
-      tensor = make_tensor(std::move(value), layout, device_);
+      auto stand_in = make_tensor(std::move(value), layout, device_);
+      if (is_written_[i])
+        on_host.emplace_back(tensor, stand_in);
+      tensor = std::move(stand_in);
     }
     tensors.push_back(std::move(tensor));
     written.push_back(is_written_[i]);
@@ -172,6 +176,10 @@ std::optional<py::list> GraphRecorder::call(const py::list& args) {
   PyList_SetSlice(args.ptr(), 0, PyList_GET_SIZE(args.ptr()), nullptr);
   appended.cut |= role_ == Role::kUpdate; // the step ends here, as it does with Optimizer.step
   after_append(appended);
+  for (auto& [host, stand_in] : on_host) {
+    at::AutoDispatchBelowADInplaceOrView below;
+    host.copy_(stand_in);
+  }
   return outputs;
 }
 

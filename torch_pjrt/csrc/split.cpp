@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <deque>
-#include <unordered_set>
 
 namespace torch_pjrt {
 namespace {
@@ -20,8 +19,6 @@ constexpr size_t kMostCalls = 2;
 // So does one that was merged into this many: a loop that reads values in the middle of its steps, now here, now there,
 // would compile a large program each time.
 constexpr uint32_t kMostMerged = 8;
-// As many traces are remembered for what was taken out of them.
-constexpr size_t kMostHashes = 4096;
 
 std::deque<std::vector<uint64_t>>& remembered() {
   static auto* d = new std::deque<std::vector<uint64_t>>;
@@ -138,11 +135,6 @@ bool is_one_program(const Trace& trace) {
 // Constants that later nodes overwrite, before all others: an optimizer's state in its first step. What remains is then
 // the program of every later step.
 Pieces constants_first(const Trace& t) {
-  static auto* done = new std::unordered_set<Hash128, HashOfHash>;
-  if (done->size() > kMostHashes)
-    done->clear();
-  if (!done->insert(t.hash).second)
-    return {}; // a loop that makes such constants in every step: one program is better
   size_t n = t.nodes.size();
   std::vector<bool> constant(n);
   std::vector<uint32_t> pieces(n, 1);
@@ -152,8 +144,9 @@ Pieces constants_first(const Trace& t) {
     constant[i] = node.kind == TraceNode::Kind::kOp && node.out_count > 0;
     for (uint32_t k = 0; k < node.operand_count; ++k) {
       const Operand& o = t.operands[node.first_operand + k];
-      bool from_outside = o.kind == Operand::Kind::kZeros || o.kind == Operand::Kind::kWriteOnly;
-      constant[i] = constant[i] && from_outside;
+      // What zeroes a gradient makes a constant, too, but in place of a value: that belongs to every step.
+      bool fresh = o.kind == Operand::Kind::kZeros || (o.kind == Operand::Kind::kWriteOnly && !o.written);
+      constant[i] = constant[i] && fresh;
       if (o.written && o.kind == Operand::Kind::kNode && constant[o.index]) {
         pieces[o.index] = 0;
         found = true;
