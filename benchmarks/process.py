@@ -40,8 +40,8 @@ class Backend:
         return PEERS_HOME / self.interpreter / "bin" / "python" if self.interpreter else Path(sys.executable)
 
 
-_COMPILED = {"BENCH_COMPILE": "whole"}  # the model and its loss through torch.compile
-_PARTS = {"BENCH_COMPILE": "parts"}  # the same; forward, backward and optimizer each a program
+_COMPILED = {"BENCH_COMPILE": "1"}  # the model and its loss through torch.compile
+_WHOLE = {"BENCH_COMPILE": "whole"}  # the same, with forward, backward and optimizer as one program
 _WITHOUT_US = {"TORCH_DEVICE_BACKEND_AUTOLOAD": "0"}
 
 DEVICE = Backend("pjrt", "train_torch", "pjrt", environment={"TORCH_PJRT_DEVICE_NAME": "pjrt"})
@@ -55,7 +55,7 @@ PEERS = {
         Backend("cpu", "train_torch", "cpu", environment=_WITHOUT_US),
         Backend("inductor", "train_torch", "cpu", environment={**_COMPILED, **_WITHOUT_US}),
         Backend("compiled", "train_torch", "pjrt", environment={**_COMPILED, **DEVICE.environment}),
-        Backend("parts", "train_torch", "pjrt", environment={**_PARTS, **DEVICE.environment}),
+        Backend("whole", "train_torch", "pjrt", environment={**_WHOLE, **DEVICE.environment}),
     )
 }
 

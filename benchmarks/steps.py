@@ -137,7 +137,7 @@ def judge(model: str, figures: dict[str, Figures], *, with_time: bool) -> list[V
 
 def judge_whole(model: str, figures: dict[str, Figures], *, with_time: bool) -> list[Verdict]:
     """A training step as one program against forward, backward and optimizer as one program each."""
-    whole, parts = figures.get("compiled"), figures.get("parts")
+    whole, parts = figures.get("whole"), figures.get("compiled")
     if whole is None or parts is None:
         return []
     found = [Verdict(f"{model} step: whole / parts", paired_ratio(whole.ms, parts.ms), 1.0)] if with_time else []

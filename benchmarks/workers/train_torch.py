@@ -36,8 +36,8 @@ def program(name: str, weights: Weights, target: TorchDevice) -> Program:
         return F.cross_entropy(model(x).flatten(0, -2), y.flatten())
 
     forward = loss_of
-    if os.environ.get("BENCH_COMPILE") == "parts":
-        forward = torch.compile(loss_of, backend=target.device, options={"whole_step": False})
+    if os.environ.get("BENCH_COMPILE") == "whole":
+        forward = torch.compile(loss_of, backend=target.device, options={"whole_step": True})
     elif os.environ.get("BENCH_COMPILE"):
         forward = torch.compile(loss_of)
 

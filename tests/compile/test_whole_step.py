@@ -427,7 +427,7 @@ import torch
 from torch import nn
 torch.manual_seed(0)
 net = nn.Sequential(nn.Linear(4, 8), nn.Dropout(0.5), nn.Linear(8, 2)).to("pjrt")
-forward = torch.compile(net, backend="pjrt")
+forward = torch.compile(net, backend="pjrt", options={"whole_step": True})
 optimizer = torch.optim.AdamW(net.parameters())
 for _ in range(3):
     optimizer.zero_grad()
@@ -454,7 +454,7 @@ from torch import nn
 from torch_pjrt.runtime import executable
 torch.manual_seed(0)
 net = nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.Linear(8, 2)).to("pjrt")
-forward = torch.compile(net, backend="pjrt")
+forward = torch.compile(net, backend="pjrt", options={"whole_step": True})
 optimizer = torch.optim.AdamW(net.parameters())
 x = torch.linspace(-1, 1, 12).reshape(3, 4).to("pjrt")
 compile, wanted = executable._compile, {wanted}

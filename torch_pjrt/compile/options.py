@@ -43,7 +43,7 @@ class Options:
 
     compiler_options: Mapping[str, Any] = field(default_factory=dict)
     activation_memory_budget: float = 1.0
-    whole_step: bool = True
+    whole_step: bool = False
 
 
 def read_options(mode: str | None, options: Mapping[str, Any] | None) -> Options:
