@@ -23,7 +23,7 @@ struct Operand {
   enum class Kind : uint8_t { kInput, kNode, kZeros, kWriteOnly };
   Kind kind = Kind::kZeros;
   bool run_time_starts = false;
-  bool written = false; // the node makes its new content
+  bool written = false; // the node makes new content in place of what was there
   uint16_t start_count = 0;
   uint32_t index = 0; // input number or node number
   uint32_t out = 0; // which output of the node
