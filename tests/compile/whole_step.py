@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -184,6 +185,98 @@ def test_options_of_xla_hold_for_the_whole_step() -> None:
 
     both(train)
     assert steps()
+
+
+def test_targets_that_arrive_after_the_forward_pass_do_not_part_the_step() -> None:
+    def train(training: Training) -> None:
+        training.rows = (torch.arange(2400) * 7 % 12).to(DEVICE)
+        for _ in range(3):
+            training.optim.zero_grad()
+            made = training.forward(training.rows)
+            loss = nn.functional.cross_entropy(made, (torch.arange(2400) % 3).to(DEVICE))
+            loss.backward()
+            training.optim.step()
+            training.losses.append(loss.detach())
+
+    both(train)
+    assert len(steps()) == 1
+
+
+def test_outputs_that_are_views_and_weights_that_are_tied() -> None:
+    class Tied(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.table = nn.Embedding(12, 8)
+
+        def forward(self, rows: torch.Tensor) -> tuple[torch.Tensor, ...]:
+            y = nn.functional.linear(self.table(rows), self.table.weight)
+            return y, y.view(-1), y[:, :3], rows
+
+    def train(training: Training) -> None:
+        torch.manual_seed(1)
+        net = Tied().to(DEVICE)
+        forward = torch.compile(net, backend="pjrt", options=training.options)
+        optimizer = torch.optim.AdamW(net.parameters(), lr=0.05)
+        for _ in range(3):
+            optimizer.zero_grad()
+            y, flat, part, _ = forward(training.rows)
+            (y.square().mean() + flat.sum() * 0.01 + part.mean()).backward()
+            optimizer.step()
+            with torch.no_grad():
+                part.zero_()
+            training.losses.append(y.detach().sum())
+        training.losses.append(net.table.weight.detach())
+
+    both(train)
+
+
+def test_a_hook_that_raises_leaves_what_came_before_it() -> None:
+    def refuse(gradient: torch.Tensor) -> None:
+        raise ValueError("no")
+
+    def train(training: Training) -> None:
+        training.step()
+        hook = training.net.table.weight.register_hook(refuse)
+        with pytest.raises(ValueError, match="no"):
+            training.step()
+        hook.remove()
+        training.step()
+
+    both(train)
+
+
+def test_threads_that_train_at_once() -> None:
+    def train(number: int, options: dict[str, Any], into: dict[int, torch.Tensor]) -> None:
+        net = nn.Linear(8, 4).to(DEVICE)
+        with torch.no_grad():
+            net.weight.fill_(0.1 * number)
+            net.bias.zero_()
+        forward = torch.compile(net, backend="pjrt", options=options)
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+        for _ in range(10):
+            optimizer.zero_grad()
+            forward(torch.ones(2, 8, device=DEVICE)).square().mean().backward()
+            optimizer.step()
+        into[number] = net.weight.detach().cpu()
+
+    alone: dict[int, torch.Tensor] = {}
+    together: dict[int, torch.Tensor] = {}
+    for number in range(1, 4):
+        train(number, PARTS, alone)
+    threads = [threading.Thread(target=train, args=(n, WHOLE, together)) for n in range(1, 4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    for number, weight in alone.items():
+        torch.testing.assert_close(together[number], weight)
+
+
+def test_a_dump_has_the_graphs_of_a_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TORCH_PJRT_DUMP", str(tmp_path))
+    plain(Training(WHOLE))
+    (text,) = (t for t in (f.read_text() for f in tmp_path.glob("trace_*.txt")) if "forward graph" in t)
+    assert "backward graph" in text and "aten::embedding" in text and "training.py" in text
 
 
 PROGRAM = """

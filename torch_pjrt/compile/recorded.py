@@ -127,7 +127,7 @@ def _content(program: Program, graph: GraphFunction, sizes: Sizes, constants: Se
     )  # fmt: skip
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Recorded:
     """A graph for arguments of given layouts, as `torch_pjrt.eager.recorded.RecordedGraph` asks for it."""
 

@@ -239,7 +239,7 @@ def _check(node: Node, number: int, kind: str, text: str, place: int | None) -> 
     if node.graph is None or place is None:
         return Check(number, node.name, node.source, kind, text)
     op, source = node.graph.place(place)
-    return Check(number, op, source, kind, text)
+    return Check(number, op, source or node.source, kind, text)
 
 
 def _title(trace: Trace) -> str:
