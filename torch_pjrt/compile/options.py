@@ -97,6 +97,11 @@ def _check(name: str, value: Any) -> None:
     raise OptionError(f"option {name}={value!r}: {refusal}")
 
 
+def takes(name: str, value: Any) -> bool:
+    """Whether XLA, as it is installed, has an option that can be this."""
+    return _refusal(name, type(value).__name__, value) is None
+
+
 @functools.cache
 def _refusal(name: str, kind: str, value: Any) -> str | None:
     """What XLA says against an option; None if it takes it. It has no list of its options: it must be asked."""

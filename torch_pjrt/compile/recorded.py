@@ -7,6 +7,7 @@ cuts the step, as it cuts a trace of ops.
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import itertools
 from collections.abc import Mapping, Sequence
@@ -29,6 +30,7 @@ from .dump import listing, wanted
 from .evaluate import name_of, user_line
 from .function import Argument, GraphFunction
 from .graph import Makes, OutputTuple, Takes, contiguous
+from .options import takes
 from .report import REPORT, ProgramRecord
 from .sizes import Sizes
 
@@ -127,6 +129,17 @@ def _content(program: Program, graph: GraphFunction, sizes: Sizes, constants: Se
     )  # fmt: skip
 
 
+@functools.cache
+def _step_options() -> Mapping[str, Any]:
+    """XLA options for the program of a step.
+
+    XLA:CPU copies a donated weight away if its update may be made before all have read it. With this it puts the two in
+    order: 21 MB of temporaries became 6 in the MLP of benchmarks/models, 1.18 of the parts' CPU time 1.01 (12 rounds).
+    """
+    option = "xla_cpu_copy_insertion_use_region_analysis"
+    return {option: True} if platform() == "cpu" and takes(option, True) else {}
+
+
 @dataclass(slots=True, eq=False)
 class Recorded:
     """A graph for arguments of given layouts, as `torch_pjrt.eager.recorded.RecordedGraph` asks for it."""
@@ -142,7 +155,7 @@ class Recorded:
 
     @property
     def options(self) -> Mapping[str, Any]:
-        return self.program.options.compiler_options
+        return {**_step_options(), **self.program.options.compiler_options}
 
     @property
     def draws(self) -> int:
