@@ -1,4 +1,4 @@
-# make setup | demo | test | lint | bench | fuzz | soak | architectures | conformance | clean. Everything is installed into .venv, and only once.
+# make setup | demo | test | lint | bench | fuzz | soak | architectures | whole-step | conformance | clean. Everything is installed into .venv, and only once.
 
 PYTHON ?= python3
 TORCH  ?= 2.13.0
@@ -23,7 +23,7 @@ PINS   := torch==$(TORCH) jax==$(JAX)
 STAMPS := .venv/stamps
 FILES  := torch_pjrt tests benchmarks examples setup.py
 
-.PHONY: setup demo test lint bench fuzz soak architectures conformance clean
+.PHONY: setup demo test lint bench fuzz soak architectures whole-step conformance clean
 .DELETE_ON_ERROR:
 
 setup: $(STAMPS)/extension
@@ -58,6 +58,10 @@ soak: setup
 # 33 architectures of transformers through torch.compile, minutes.
 architectures: setup $(STAMPS)/demo
 	JAX_PLATFORMS=cpu HF_HUB_OFFLINE=1 $(PY) -m pytest -q -n 2 tests/compile/architectures.py
+
+# Training steps as one program, more of them than `make test` has: minutes.
+whole-step: setup
+	JAX_PLATFORMS=cpu $(PY) -m pytest -q -n 2 tests/compile/whole_step.py
 
 # Goes on where the last run stopped; `make conformance CONFORMANCE=--again` begins anew.
 conformance: setup

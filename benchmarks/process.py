@@ -41,6 +41,7 @@ class Backend:
 
 
 _COMPILED = {"BENCH_COMPILE": "1"}  # the model and its loss through torch.compile
+_WHOLE = {"BENCH_COMPILE": "whole"}  # the same, with forward, backward and optimizer as one program
 _WITHOUT_US = {"TORCH_DEVICE_BACKEND_AUTOLOAD": "0"}
 
 DEVICE = Backend("pjrt", "train_torch", "pjrt", environment={"TORCH_PJRT_DEVICE_NAME": "pjrt"})
@@ -54,6 +55,7 @@ PEERS = {
         Backend("cpu", "train_torch", "cpu", environment=_WITHOUT_US),
         Backend("inductor", "train_torch", "cpu", environment={**_COMPILED, **_WITHOUT_US}),
         Backend("compiled", "train_torch", "pjrt", environment={**_COMPILED, **DEVICE.environment}),
+        Backend("whole", "train_torch", "pjrt", environment={**_WHOLE, **DEVICE.environment}),
     )
 }
 

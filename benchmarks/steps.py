@@ -121,11 +121,11 @@ def parted(model: str, figures: dict[str, Figures]) -> list[str]:
 
 
 def judge(model: str, figures: dict[str, Figures], *, with_time: bool) -> list[Verdict]:
-    """The device's ratios to its peers."""
+    """The device's ratios to its peers, and those of a compiled step to its parts."""
+    found = judge_whole(model, figures, with_time=with_time)
     ours = figures.get("pjrt")
     if ours is None:
-        return []
-    found: list[Verdict] = []
+        return found
     for peer, theirs in figures.items():
         if with_time and peer in ("jax", "xla", "torchax"):
             reach = STEP_REACH if peer == "jax" else 1.0
@@ -133,6 +133,22 @@ def judge(model: str, figures: dict[str, Figures], *, with_time: bool) -> list[V
     if "jax" in figures:
         found.append(Verdict(f"{model} peak memory: pjrt / jax", ours.peak_mb / figures["jax"].peak_mb, MEMORY_REACH))
     return found
+
+
+def judge_whole(model: str, figures: dict[str, Figures], *, with_time: bool) -> list[Verdict]:
+    """A training step as one program against forward, backward and optimizer as one program each."""
+    whole, parts = figures.get("whole"), figures.get("compiled")
+    if whole is None or parts is None:
+        return []
+    found = [Verdict(f"{model} step: whole / parts", paired_ratio(whole.ms, parts.ms), 1.0)] if with_time else []
+    seconds = [figure.counters["compile_seconds"] for figure in (whole, parts)]
+    ratios = {
+        "peak memory": whole.peak_mb / parts.peak_mb,
+        "steady memory": whole.steady_mb / parts.steady_mb,
+        "compiling": seconds[0] / seconds[1],  # type: ignore[operator]
+        "first step": whole.first_step_s / parts.first_step_s,
+    }
+    return found + [Verdict(f"{model} {what}: whole / parts", ratio, 1.0) for what, ratio in ratios.items()]
 
 
 def show_progress(text: str) -> None:

@@ -9,7 +9,13 @@ class Graph:
 
     _boxed_call: bool
     def __init__(
-        self, device: int, takes: list[int], written: list[int], draws: int, functions: dict[str, Any]
+        self,
+        device: int,
+        takes: list[int],
+        written: list[int],
+        draws: int,
+        functions: dict[str, Any],
+        recording: dict[str, Any] | None,
     ) -> None: ...
     def __call__(self, args: list[Any]) -> list[Any]: ...
     @property

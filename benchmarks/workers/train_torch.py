@@ -35,7 +35,11 @@ def program(name: str, weights: Weights, target: TorchDevice) -> Program:
     def loss_of(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
         return F.cross_entropy(model(x).flatten(0, -2), y.flatten())
 
-    forward = torch.compile(loss_of) if os.environ.get("BENCH_COMPILE") else loss_of
+    forward = loss_of
+    if os.environ.get("BENCH_COMPILE") == "whole":
+        forward = torch.compile(loss_of, backend=target.device, options={"whole_step": True})
+    elif os.environ.get("BENCH_COMPILE"):
+        forward = torch.compile(loss_of)
 
     def step(batch: Batch) -> torch.Tensor:
         x, y = (torch.from_numpy(array).to(target.device) for array in batch)

@@ -8,7 +8,8 @@ from typing import Any
 import torch
 from torch._dynamo.backends.common import aot_autograd
 from torch._functorch.partitioners import min_cut_rematerialization_partition
-from torch.fx import GraphModule
+from torch.fx import GraphModule, Node
+from torch.utils.checkpoint import CheckpointPolicy
 
 from .buckets import Link
 from .draws import give_keys
@@ -76,7 +77,12 @@ def _partition(options: Options, link: Link) -> Callable[..., tuple[GraphModule,
             merge_equal(joint)
         with torch._functorch.config.patch(cse=False, activation_memory_budget=options.activation_memory_budget):
             parts: tuple[GraphModule, GraphModule] = min_cut_rematerialization_partition(joint, inputs, **settings)
+        link.recomputes = options.activation_memory_budget < 1 or any(_is_recomputed(n) for n in joint.graph.nodes)
         link.whole = all(fits(n) for n in parts[1].graph.nodes if n.op == "call_function")
         return parts
 
     return partition
+
+
+def _is_recomputed(node: Node) -> bool:
+    return node.meta.get("recompute") in (CheckpointPolicy.MUST_RECOMPUTE, CheckpointPolicy.PREFER_RECOMPUTE)

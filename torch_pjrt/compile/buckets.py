@@ -61,10 +61,12 @@ class Link:
     Attributes:
         left: real sizes -> what calls of these sizes leave.
         whole: whether the backward graph is one program, which knows what to make of it.
+        recomputes: whether the program asked for activations to be recomputed rather than kept.
     """
 
     left: dict[frozenset[tuple[Any, int]], Left] = field(default_factory=dict)
     whole: bool = True
+    recomputes: bool = False
 
     def find(self, known: Mapping[Any, int]) -> Left:
         """What a call left whose sizes are among these."""

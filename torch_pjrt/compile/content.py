@@ -29,7 +29,7 @@ def content(
     *,
     arguments: Sequence[tuple[Node, tuple[Any, ...]]],
     ints: Mapping[Node, int],
-    constants: Mapping[Node, jax.Array],
+    constants: Mapping[Node, jax.Array | jax.ShapeDtypeStruct],
     results: Sequence[Node],
     writes: Sequence[tuple[Node, Node]],
     donated: Sequence[int],

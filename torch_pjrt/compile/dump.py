@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import itertools
 import os
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import jax
+import torch
+from torch.fx import Node
 
 from ..eager.dump import directory, wanted
 from ..runtime.executable import Executable
@@ -16,7 +19,7 @@ from .report import ProgramRecord
 if TYPE_CHECKING:
     from .program import Program
 
-__all__ = ["wanted", "write"]
+__all__ = ["listing", "wanted", "write"]
 
 _NUMBER = itertools.count()
 
@@ -35,17 +38,22 @@ def write(program: Program, record: ProgramRecord, executable: Executable, lower
         f"{program.kind} graph on device {convention.device}; {len(program.nodes)} nodes, "
         f"{len(convention.written)} arguments written to, {convention.draws} random keys, donated {record.donated}"
     ]
-    body = []
-    for n in program.nodes:
-        value = n.meta.get("val")
-        kind = f"{value.dtype} {list(value.shape)}" if hasattr(value, "shape") else str(value)
-        if n.op == "placeholder":
-            body.append(f"%{n.name}: {kind}")
-        elif n.op == "output":
-            body.append(f"return {n.args[0]}")
-        else:
-            body.append(f"%{n.name}: {kind} = {describe(n)}")
-    (path / f"{stem}.fx.txt").write_text("\n".join([*header, *body]) + "\n")
+    (path / f"{stem}.fx.txt").write_text("\n".join([*header, *listing(program.nodes)]) + "\n")
     (path / f"{stem}.stablehlo.mlir").write_text(lowered.as_text(debug_info=True))
     assert isinstance(executable.compiled, jax.stages.Compiled)
     (path / f"{stem}.hlo.txt").write_text(executable.compiled.as_text() or "")
+
+
+def listing(nodes: Sequence[Node]) -> list[str]:
+    """A graph's nodes, one a line, with their types and the user's lines."""
+    lines = []
+    for n in nodes:
+        value = n.meta.get("val")
+        kind = f"{value.dtype} {list(value.shape)}" if isinstance(value, torch.Tensor) else str(value)
+        if n.op == "placeholder":
+            lines.append(f"%{n.name}: {kind}")
+        elif n.op == "output":
+            lines.append(f"return {n.args[0]}")
+        else:
+            lines.append(f"%{n.name}: {kind} = {describe(n)}")
+    return lines

@@ -22,8 +22,8 @@ _MODES: dict[str, dict[str, dict[str, Any]]] = {
     "max-autotune": {"cuda": {"xla_gpu_exhaustive_tiling_search": True, "xla_gpu_graph_min_graph_size": 1}},
     "max-autotune-no-cudagraphs": {"cuda": {"xla_gpu_exhaustive_tiling_search": True}},
 }
-# Options that are ours, not XLA's: fields of Options, numbers from 0 to 1.
-_OURS = ("activation_memory_budget",)
+# Options that are ours, not XLA's: fields of Options.
+_OURS = ("activation_memory_budget", "whole_step")
 
 
 class OptionError(ValueError):
@@ -38,10 +38,12 @@ class Options:
         compiler_options: for XLA, by its own names.
         activation_memory_budget: how much of what the forward pass would save may be saved: 1.0 all that pays,
             0.0 nothing but the arguments (recompute everything), as in `torch._functorch.config`.
+        whole_step: whether forward, backward and optimizer may become one program (`recorded.py`).
     """
 
     compiler_options: Mapping[str, Any] = field(default_factory=dict)
     activation_memory_budget: float = 1.0
+    whole_step: bool = False
 
 
 def read_options(mode: str | None, options: Mapping[str, Any] | None) -> Options:
@@ -61,10 +63,18 @@ def read_options(mode: str | None, options: Mapping[str, Any] | None) -> Options
     if chosen not in _MODES:
         raise OptionError(f"mode {chosen!r}: expected one of {', '.join(_MODES)}{_nearest(chosen, _MODES)}")
     given = dict(options or {})
-    ours = {name: _fraction(name, given.pop(name)) for name in _OURS if name in given}
+    ours = {name: _own(name, given.pop(name)) for name in _OURS if name in given}
     for name, value in given.items():
         _check(name, value)
     return Options(_MODES[chosen].get(platform(), {}) | given, **ours)
+
+
+def _own(name: str, value: Any) -> Any:
+    if name == "activation_memory_budget":
+        return _fraction(name, value)
+    if not isinstance(value, bool):
+        raise OptionError(f"option {name}={value!r}: expected True or False")
+    return value
 
 
 def _fraction(name: str, value: Any) -> float:
@@ -85,6 +95,11 @@ def _check(name: str, value: Any) -> None:
             f"Ours: {', '.join(_OURS)}. XLA's: https://github.com/openxla/xla/blob/main/xla/xla.proto (DebugOptions)"
         )
     raise OptionError(f"option {name}={value!r}: {refusal}")
+
+
+def takes(name: str, value: Any) -> bool:
+    """Whether XLA, as it is installed, has an option that can be this."""
+    return _refusal(name, type(value).__name__, value) is None
 
 
 @functools.cache

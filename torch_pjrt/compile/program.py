@@ -32,6 +32,7 @@ from .graph import OutputTuple, Takes, read_convention
 from .options import Options
 from .padded import PaddedPrograms
 from .padding.arrays import Extents
+from .recorded import recording
 from .report import REPORT, Origin, ProgramRecord
 from .sizes import Sizes
 
@@ -98,6 +99,7 @@ class Program:
             sorted(self.convention.written),
             self.convention.draws,
             functions,
+            recording(self),
         )
         self.call._boxed_call = True  # it empties the list that it is called with
 
@@ -210,6 +212,10 @@ class Program:
         log.info("%s %s graph %s of %d nodes in %.2f s", origin, self.kind, list(ints), len(self.nodes), seconds)
         if lowered is not None:
             dump.write(self, record, executable, lowered)
+
+    def bind(self, arguments: Sequence[Argument]) -> Sizes:
+        """The sizes of a graph that has no symbolic ones. Raises GraphError if an argument is not what was traced."""
+        return self._bind(arguments, [])[0]
 
     def _bind(
         self, arguments: Sequence[Argument], ints: Sequence[int]

@@ -99,6 +99,21 @@ class GraphRecord:
     not_padded: str | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class StepRecord:
+    """A program made of recorded graphs and of ops: a training step, or the part of one up to a value that was read.
+
+    Attributes:
+        graphs: forward, backward, perhaps a compiled optimizer's.
+        ops: how many ops besides.
+        program: its executable.
+    """
+
+    graphs: list[GraphRecord]
+    ops: int
+    program: ProgramRecord
+
+
 @dataclass(slots=True)
 class Report:
     """All of it, since the start of the process or the last `reset`.
@@ -107,11 +122,17 @@ class Report:
 
     Attributes:
         graphs: what Dynamo handed over, in order.
+        steps: programs of several graphs, or of graphs and ops. Graphs equal to others may run as part of theirs.
         graph_breaks: (the user's line, the reason) of each.
         recompiles: (function, the guard that failed) of each.
     """
 
     graphs: list[GraphRecord] = field(default_factory=list)
+    steps: list[StepRecord] = field(default_factory=list)
+
+    def add_step(self, graphs: list[GraphRecord], ops: int, program: ProgramRecord) -> None:
+        """Enter a program that is not one graph alone."""
+        self.steps.append(StepRecord(graphs, ops, program))
 
     def add_graph(self, kind: str, gm: GraphModule) -> GraphRecord:
         """Begin the record of a graph."""
@@ -136,7 +157,7 @@ class Report:
         ]
 
     def __str__(self) -> str:
-        programs = [p for g in self.graphs for p in g.programs]
+        programs = [*(p for g in self.graphs for p in g.programs), *(s.program for s in self.steps)]
         lines = [f"{len(self.graphs)} graphs; programs: {', '.join(_tally(programs)) or 'none'}"]
         for number, graph in enumerate(self.graphs):
             lines.append(f"graph {number} ({graph.kind}): {graph.nodes} nodes")
@@ -146,11 +167,18 @@ class Report:
             if graph.not_padded is not None:
                 lines.append(f"  a program for each size: {graph.not_padded}")
             lines += [f"  {_line(p)}" for p in graph.programs]
+        for step in self.steps:
+            lines.append(f"program of {self._parts(step)}\n  {_line(step.program)}")
         for where, reason in self.graph_breaks:
             lines.append(f"graph break at {where}: {reason}")
         for function, guard in self.recompiles:
             lines.append(f"recompile of {function}: {guard}")
         return "\n".join(lines)
+
+    def _parts(self, step: StepRecord) -> str:
+        numbers = {id(graph): i for i, graph in enumerate(self.graphs)}
+        parts = [f"{g.kind} graph {numbers.get(id(g), '(of an earlier report)')}" for g in step.graphs]
+        return " + ".join([*parts, *([f"{step.ops} ops"] if step.ops else [])])
 
 
 def _tally(programs: list[ProgramRecord]) -> Iterator[str]:
@@ -196,3 +224,4 @@ def report() -> Report:
 def reset() -> None:
     """Begin a new report. `torch.compiler.reset()` empties Dynamo's part: graph breaks and recompiles."""
     REPORT.graphs.clear()
+    REPORT.steps.clear()

@@ -19,6 +19,7 @@ _KNOWN: WeakValueDictionary[str, Executable] = WeakValueDictionary()
 _LATEST: deque[Executable] = deque(maxlen=64)
 _TURNS: WeakValueDictionary[str, _Turn] = WeakValueDictionary()
 _LOCK = threading.Lock()
+_GENERATION = 0
 
 
 class _Turn:
@@ -63,5 +64,12 @@ def _made(
 
 def forget() -> None:
     """Begin anew, as `torch.compiler.reset()` asks for: nothing made so far is found again."""
+    global _GENERATION
+    _GENERATION += 1
     _KNOWN.clear()
     _LATEST.clear()
+
+
+def generation() -> int:
+    """How often everything was forgotten: a part of what a recorded graph is known by."""
+    return _GENERATION

@@ -1,7 +1,7 @@
 #include "compiled.h"
 
 #include "findings.h"
-#include "generator.h"
+#include "graph_recorder.h"
 #include "guard.h"
 #include "interrupts.h"
 #include "layout_python.h"
@@ -30,32 +30,6 @@ namespace torch_pjrt {
 namespace {
 
 std::atomic<bool> forked{false};
-
-// What the graph does with one of its arguments.
-enum class Takes : uint8_t {
-  kNothing, // unused, or only handed through
-  kTensor, // a tensor of the device
-  kHost, // a CPU tensor: uploaded for every call
-  kInt, // a size: each value has a program of its own
-};
-
-// How one output of the graph is made.
-struct Output {
-  enum class Kind : uint8_t {
-    kResult, // a fresh tensor over a result of the program
-    kHost, // the same on the CPU
-    kArgument, // the argument itself
-    kOutput, // another output itself
-    kViewOfArgument,
-    kViewOfOutput,
-    kConstant, // None, or a size
-  };
-  Kind kind = Kind::kConstant;
-  uint32_t index = 0;
-  const Layout* layout = nullptr;
-  int64_t offset = 0;
-  py::object constant;
-};
 
 // One program: the graph for given sizes and for arguments that lie in memory in a given way.
 struct Variant {
@@ -91,23 +65,17 @@ struct Slot {
   c10::SmallVector<int64_t, 4> starts;
 };
 
-// A tensor that shares `base`'s storage, without autograd knowing it as a view: PyTorch's own runtime says what is one.
-at::Tensor view_of(const at::Tensor& base, const Layout* layout, int64_t offset) {
-  auto view = at::detail::make_tensor<c10::TensorImpl>(
-      c10::Storage(base.storage()),
-      c10::DispatchKeySet(c10::DispatchKey::PrivateUse1),
-      c10::scalarTypeToTypeMeta(layout->dtype));
-  auto* impl = view.unsafeGetTensorImpl();
-  impl->set_storage_offset(base.storage_offset() + offset);
-  impl->set_sizes_and_strides(layout->sizes, layout->strides);
-  return view;
-}
-
 class Graph {
  public:
-  // takes: a Takes number for each argument; written: arguments whose content the graph replaces; draws: random keys.
+  // takes: a Takes number for each argument; written: arguments whose content the graph replaces; draws: random keys;
+  // recording: of GraphRecorder, or None if the graph always runs by itself.
   Graph(
-      int device, const std::vector<int>& takes, std::vector<uint32_t> written, size_t draws, const py::dict& functions)
+      int device,
+      const std::vector<int>& takes,
+      std::vector<uint32_t> written,
+      size_t draws,
+      const py::dict& functions,
+      const std::optional<py::dict>& recording)
       : device_(static_cast<c10::DeviceIndex>(device)), written_(std::move(written)), draws_(draws),
         compile_(functions["compile"]), copy_(functions["copy"]), dispatched_(functions["dispatched"]),
         explain_(functions["explain"]) {
@@ -116,6 +84,8 @@ class Graph {
     is_written_.resize(takes_.size());
     for (uint32_t w : written_)
       is_written_.at(w) = true;
+    if (recording)
+      recorder_ = std::make_unique<GraphRecorder>(device_, takes_, is_written_, draws_, *recording);
     static std::once_flag once;
     std::call_once(once, [] { pthread_atfork(nullptr, nullptr, [] { forked = true; }); });
   }
@@ -131,6 +101,10 @@ class Graph {
       bridge().wait(static_cast<int>(device_)); // raises in a forked child of a process that had used the device
     drain_released_arrays();
     look_at_findings(0);
+    if (recorder_) {
+      if (auto outputs = recorder_->call(args))
+        return *outputs;
+    }
     std::vector<Slot> slots;
     std::vector<int64_t> sizes;
     read(args, &slots, &sizes);
@@ -168,46 +142,17 @@ class Graph {
   void read(const py::list& args, std::vector<Slot>* slots, std::vector<int64_t>* sizes) {
     slots->reserve(takes_.size());
     for (uint32_t i = 0; i < takes_.size(); ++i) {
-      PyObject* arg = PyList_GET_ITEM(args.ptr(), i);
       if (takes_[i] == Takes::kInt) {
-        sizes->push_back(py::handle(arg).cast<int64_t>());
+        sizes->push_back(py::handle(PyList_GET_ITEM(args.ptr(), i)).cast<int64_t>());
         continue;
       }
       if (takes_[i] == Takes::kNothing)
         continue;
-      TORCH_CHECK(
-          THPVariable_Check(arg),
-          "argument ",
-          i,
-          " of a compiled graph: expected a tensor, got ",
-          Py_TYPE(arg)->tp_name);
       Slot slot;
       slot.argument = i;
-      slot.tensor = THPVariable_Unpack(arg);
-      if (takes_[i] == Takes::kHost) {
-        TORCH_CHECK(
-            slot.tensor.is_cpu(),
-            "argument ",
-            i,
-            " of a compiled graph: expected a CPU tensor, got one on ",
-            slot.tensor.device().str());
+      slot.tensor = tensor_argument(args, i, takes_[i], is_written_[i], device_);
+      if (takes_[i] == Takes::kHost)
         upload(&slot);
-      } else {
-        TORCH_CHECK(
-            slot.tensor.device() == c10::Device(c10::kPrivateUse1, device_),
-            "argument ",
-            i,
-            " of a compiled graph: expected a tensor on ",
-            c10::Device(c10::kPrivateUse1, device_).str(),
-            ", got one on ",
-            slot.tensor.device().str());
-        if (slot.tensor.is_conj() || slot.tensor.is_neg()) {
-          TORCH_CHECK(
-              !is_written_[i], "argument ", i, " of a compiled graph: cannot write to a lazily conjugated view");
-          at::AutoDispatchBelowADInplaceOrView below;
-          slot.tensor = slot.tensor.is_conj() ? slot.tensor.resolve_conj() : slot.tensor.resolve_neg();
-        }
-      }
       slots->push_back(std::move(slot));
     }
   }
@@ -361,16 +306,7 @@ class Graph {
     py::tuple said = compile_(inputs, sizes);
     variant->run = said[0];
     variant->written = said[1].cast<std::vector<uint32_t>>();
-    for (const auto& given : py::list(said[2])) {
-      py::tuple t = py::reinterpret_borrow<py::tuple>(given);
-      Output o;
-      o.kind = static_cast<Output::Kind>(t[0].cast<int>());
-      o.index = t[1].cast<uint32_t>();
-      o.layout = layout_from(t[2]);
-      o.offset = t[3].cast<int64_t>();
-      o.constant = t[4];
-      variant->outputs.push_back(std::move(o));
-    }
+    variant->outputs = read_outputs(said[2]);
     variant->checks = said[3];
     return variant;
   }
@@ -409,11 +345,7 @@ class Graph {
     }
     py::object keys_array;
     if (draws_ != 0) {
-      std::vector<uint32_t> keys;
-      for (size_t i = 0; i < draws_; ++i) {
-        auto key = draw_key(std::nullopt, device_);
-        keys.insert(keys.end(), key.begin(), key.end());
-      }
+      const Keys keys = draw_keys(draws_, device_);
       keys_array = py::array_t<uint32_t>(static_cast<py::ssize_t>(keys.size()), keys.data());
       arguments.push_back(keys_array.ptr());
     }
@@ -484,48 +416,15 @@ class Graph {
       const py::list& args,
       const std::vector<py::object>& results,
       std::vector<ValuePtr>* values) {
-    py::list outputs(variant.outputs.size());
-    auto set = [&](size_t i, PyObject* object) { PyList_SET_ITEM(outputs.ptr(), static_cast<Py_ssize_t>(i), object); };
-    // What is a view of another output comes after it, and what is another output itself after both.
-    for (size_t k = 0; k < 3 * variant.outputs.size(); ++k) {
-      size_t i = k % variant.outputs.size();
-      const auto& o = variant.outputs[i];
-      size_t turn = o.kind == Output::Kind::kViewOfOutput ? 1 : o.kind == Output::Kind::kOutput ? 2 : 0;
-      if (turn != k / variant.outputs.size())
-        continue;
-      switch (o.kind) {
-        case Output::Kind::kResult:
-          set(i, THPVariable_Wrap(make_tensor(value_over(o.index, o.layout, results, values), o.layout, device_)));
-          break;
-        case Output::Kind::kHost: {
-          bridge().host_sync("a compiled graph's output on the CPU");
-          auto host = bridge().download(results.at(o.index)).cast<at::Tensor>();
-          auto own = at::empty_strided(o.layout->sizes, o.layout->strides, at::TensorOptions(o.layout->dtype));
-          own.copy_(host);
-          set(i, THPVariable_Wrap(own));
-          break;
-        }
-        case Output::Kind::kArgument:
-          set(i, Py_NewRef(PyList_GET_ITEM(args.ptr(), o.index)));
-          break;
-        case Output::Kind::kOutput:
-          set(i, Py_NewRef(PyList_GET_ITEM(outputs.ptr(), o.index)));
-          break;
-        case Output::Kind::kViewOfArgument:
-          set(i,
-              THPVariable_Wrap(view_of(THPVariable_Unpack(PyList_GET_ITEM(args.ptr(), o.index)), o.layout, o.offset)));
-          break;
-        case Output::Kind::kViewOfOutput:
-          set(i,
-              THPVariable_Wrap(
-                  view_of(THPVariable_Unpack(PyList_GET_ITEM(outputs.ptr(), o.index)), o.layout, o.offset)));
-          break;
-        case Output::Kind::kConstant:
-          set(i, Py_NewRef(o.constant.ptr()));
-          break;
-      }
-    }
-    return outputs;
+    return make_outputs(variant.outputs, args, [&](const Output& o) {
+      if (o.kind == Output::Kind::kResult)
+        return make_tensor(value_over(o.index, o.layout, results, values), o.layout, device_);
+      bridge().host_sync("a compiled graph's output on the CPU");
+      auto host = bridge().download(results.at(o.index)).cast<at::Tensor>();
+      auto own = at::empty_strided(o.layout->sizes, o.layout->strides, at::TensorOptions(o.layout->dtype));
+      own.copy_(host);
+      return own;
+    });
   }
 
   c10::DeviceIndex device_;
@@ -537,13 +436,21 @@ class Graph {
   py::object compile_, copy_, dispatched_, explain_;
   ska::flat_hash_map<Hash128, std::unique_ptr<Variant>, HashOfHash> variants_;
   const Variant* last_ = nullptr;
+  std::unique_ptr<GraphRecorder> recorder_;
 };
 
 } // namespace
 
 void register_compiled(py::module_& m) {
   py::class_<Graph>(m, "Graph", py::dynamic_attr())
-      .def(py::init<int, const std::vector<int>&, std::vector<uint32_t>, size_t, const py::dict&>())
+      .def(
+          py::init<
+              int,
+              const std::vector<int>&,
+              std::vector<uint32_t>,
+              size_t,
+              const py::dict&,
+              const std::optional<py::dict>&>())
       .def("__call__", &Graph::call)
       .def_property_readonly("variants", &Graph::variants);
 }

@@ -88,7 +88,7 @@ void cut_before_batch(c10::DeviceIndex device, size_t nbytes) {
     return;
   {
     StateLock lock;
-    if (current_trace(device).nodes.size() < kMinStepNodes)
+    if (!current_trace(device).is_whole_step())
       return;
   }
   flush(device);

@@ -16,8 +16,9 @@ struct Settings {
 
 // A loop without a synchronization is cut after whole turns of it, once they make this many nodes.
 constexpr size_t kMinLoopNodes = 256;
-// Data that arrives from the host (a batch) begins a new step: the trace is cut if it has this many nodes and the data
-// this many bytes. Smaller uploads are constants in the middle of a step.
+// Data that arrives from the host (a batch) begins a new step: the trace is cut if it has this many nodes (or, where
+// graphs are recorded, a backward pass) and the data this many bytes. Smaller uploads are constants in the middle of a
+// step.
 constexpr size_t kMinStepNodes = 16;
 constexpr size_t kMinBatchBytes = 1024;
 Settings& settings();

@@ -18,6 +18,7 @@
 #include <pybind11/numpy.h>
 #include <pybind11/stl.h>
 
+#include <algorithm>
 #include <array>
 #include <list>
 #include <memory>
@@ -134,7 +135,7 @@ py::object describe_operand(const Trace& t, const Operand& o) {
 // The whole trace as Python objects, for compiling and for error messages. Called with the GIL; the trace is no
 // longer being recorded, so nothing else touches it.
 py::dict describe_trace(const Trace& t, const std::vector<uint32_t>& live, const std::vector<uint32_t>& donatable) {
-  static constexpr std::array<const char*, 3> kKinds{"op", "update", "resize"};
+  static constexpr std::array<const char*, 4> kKinds{"op", "update", "resize", "graph"};
   py::list nodes;
   for (const auto& n : t.nodes) {
     py::list operands;
@@ -178,24 +179,6 @@ py::object as_numpy(const std::vector<T>& v) {
   return py::array_t<T>(static_cast<py::ssize_t>(v.size()), v.data());
 }
 
-void run_trace(std::unique_ptr<Trace> trace, bool may_split);
-
-// Runs a trace piece by piece. If one fails, what the later ones should have made fails with it.
-void run_pieces(std::unique_ptr<Trace> whole, const std::vector<size_t>& cuts) {
-  auto pieces = split(std::move(whole), cuts, [](c10::DeviceIndex d) { return fresh_trace(d); });
-  std::exception_ptr first;
-  for (auto& piece : pieces) {
-    try {
-      run_trace(std::move(piece), /*may_split=*/false);
-    } catch (...) {
-      if (!first)
-        first = std::current_exception();
-    }
-  }
-  if (first)
-    std::rethrow_exception(first);
-}
-
 // Makes a cut trace the current one again, if nothing has been recorded since.
 bool resume(std::unique_ptr<Trace>& trace) {
   StateLock lock;
@@ -224,8 +207,65 @@ bool has_inputs(const Trace& t) {
   throw std::move(error);
 }
 
-// Runs one cut trace. Every result is bound, or fails with the exception that is thrown.
-void run_trace(std::unique_ptr<Trace> trace, bool may_split) {
+// The exception being handled, as Python's. A new reference.
+PyObject* exception_in_flight() {
+  try {
+    throw;
+  } catch (py::error_already_set& e) {
+    return py::object(e.value()).release().ptr();
+  } catch (python_error& e) {
+    e.restore();
+    PyObject *type = nullptr, *value = nullptr, *traceback = nullptr;
+    PyErr_Fetch(&type, &value, &traceback);
+    PyErr_NormalizeException(&type, &value, &traceback);
+    if (traceback != nullptr)
+      PyException_SetTraceback(value, traceback);
+    Py_XDECREF(type);
+    Py_XDECREF(traceback);
+    return value;
+  } catch (std::exception& e) {
+    return py::module_::import("builtins").attr("RuntimeError")(e.what()).release().ptr();
+  }
+}
+
+enum class Runs : uint8_t { kWhole, kAsPiece };
+
+void run_trace(std::unique_ptr<Trace>& trace, Runs how);
+
+// Runs a trace piece by piece. If one fails, what the later ones should have made fails with it; if one has not run at
+// all and can wait, so do they.
+void run_pieces(std::unique_ptr<Trace> whole, const Pieces& numbers) {
+  auto fresh = [](c10::DeviceIndex d) { return fresh_trace(d); };
+  auto pieces = split(std::move(whole), numbers, fresh);
+  std::exception_ptr first;
+  for (size_t i = 0; i < pieces.size(); ++i) {
+    try {
+      run_trace(pieces[i], Runs::kAsPiece);
+    } catch (...) {
+      if (pieces[i]) {
+        auto failure = std::make_shared<Failure>(exception_in_flight());
+        auto rest = join(pieces, i, fresh);
+        if (!resume(rest)) {
+          StateLock lock;
+          for (auto& v : rest->outs)
+            if (v)
+              v->failure = failure;
+        }
+        throw_exception(failure->exception);
+      }
+      if (!first)
+        first = std::current_exception();
+    }
+  }
+  if (first)
+    std::rethrow_exception(first);
+}
+
+// Runs one cut trace. Every result is bound, or fails with the exception that is thrown; unless nothing has run and it
+// can be tried again, after Ctrl-C while it was compiled, or for want of memory. Then the trace is the current one
+// again or, if it is a piece, left to the caller.
+void run_trace(std::unique_ptr<Trace>& trace, Runs how) {
+  bool whole = how == Runs::kWhole;
   py::gil_scoped_acquire gil;
   drain_released_arrays();
   look_at_findings(0);
@@ -248,8 +288,11 @@ void run_trace(std::unique_ptr<Trace> trace, bool may_split) {
       if (v)
         v->trace = 0; // no longer pending in a trace that can be recorded into
   }
-  if (live.empty() && !t.checks)
+  std::unique_ptr<Trace> done; // ends with the GIL, which what it holds may need
+  if (live.empty() && !t.checks) {
+    done = std::move(trace);
     return;
+  }
   for (uint32_t i = 0; i < t.inputs.size(); ++i) {
     const PyObject* array = t.inputs[i]->array;
     if (t.inputs[i].use_count() == 1 && array != nullptr && Py_REFCNT(array) == 1 && !t.inputs[i]->exported) {
@@ -259,18 +302,18 @@ void run_trace(std::unique_ptr<Trace> trace, bool may_split) {
   }
   auto executable = py::reinterpret_borrow<py::object>(executables().find(key));
   MemoryRequest memory(t.device, results, t.inputs, donatable, [&t](const Value& v) { return t.nodes[v.node].prefix; });
-  if (!executable && may_split && memory.fits()) {
-    std::vector<size_t> cuts = where_to_split(t);
-    if (!cuts.empty()) {
+  if (!executable && whole && memory.fits()) {
+    Pieces pieces = t.graphs.empty() ? where_to_split(t) : where_graphs_part(t);
+    if (!pieces.empty()) {
       results.clear();
-      run_pieces(std::move(trace), cuts);
+      run_pieces(std::move(trace), pieces);
       return;
     }
   }
   bool dispatched = false;
   Interrupts interrupts; // from the dispatch until the results are bound
   try {
-    if (may_split)
+    if (whole)
       memory.require();
     py::list inputs;
     for (const auto& v : t.inputs) {
@@ -282,6 +325,9 @@ void run_trace(std::unique_ptr<Trace> trace, bool may_split) {
     if (!executable) {
       executable = bridge().compile(describe_trace(t, live, donatable));
       executables().add(key, executable);
+      if (t.nodes.size() > 1)
+        for (const auto& graph : t.graphs)
+          ++graph->merged;
     } else {
       ++counters().cache_hits;
     }
@@ -298,29 +344,11 @@ void run_trace(std::unique_ptr<Trace> trace, bool may_split) {
       results[i]->materialize(py::object(arrays[i]).release().ptr(), t.nodes[results[i]->node].prefix);
     }
   } catch (...) {
-    PyObject* exception = nullptr;
-    try {
-      throw;
-    } catch (py::error_already_set& e) {
-      exception = py::object(e.value()).release().ptr();
-    } catch (python_error& e) {
-      e.restore();
-      PyObject *type = nullptr, *value = nullptr, *traceback = nullptr;
-      PyErr_Fetch(&type, &value, &traceback);
-      PyErr_NormalizeException(&type, &value, &traceback);
-      if (traceback != nullptr)
-        PyException_SetTraceback(value, traceback);
-      Py_XDECREF(type);
-      Py_XDECREF(traceback);
-      exception = value;
-    } catch (std::exception& e) {
-      exception = py::module_::import("builtins").attr("RuntimeError")(e.what()).release().ptr();
-    }
-    auto failure = std::make_shared<Failure>(exception);
-    // Ctrl-C while compiling, or out of memory: nothing has run, so the trace can simply wait to be run again.
+    auto failure = std::make_shared<Failure>(exception_in_flight());
+    PyObject* exception = failure->exception;
     bool interrupted = !dispatched && PyErr_GivenExceptionMatches(exception, PyExc_KeyboardInterrupt) != 0;
     bool no_memory = is_out_of_memory(exception) && (!dispatched || has_inputs(t));
-    if (may_split && (interrupted || no_memory) && resume(trace)) {
+    if ((interrupted || no_memory) && (!whole || resume(trace))) {
       interrupts.release();
       throw_exception(exception);
     }
@@ -329,9 +357,11 @@ void run_trace(std::unique_ptr<Trace> trace, bool may_split) {
       for (auto& v : results)
         v->failure = failure;
     }
+    done = std::move(trace);
     interrupts.release();
     throw_exception(exception);
   }
+  done = std::move(trace);
   interrupts.release();
 }
 
@@ -403,6 +433,19 @@ void Trace::append(TraceNode n) {
   borders.push_back(border);
 }
 
+void Trace::add_graph(std::shared_ptr<const GraphEntry> graph) {
+  backwards += graph->role == Role::kBackward;
+  graphs.push_back(std::move(graph));
+}
+
+std::shared_ptr<const GraphEntry> Trace::graph_of(const TraceNode& node) const {
+  return *std::find_if(graphs.begin(), graphs.end(), [&](const auto& graph) { return graph.get() == node.entry; });
+}
+
+bool Trace::is_whole_step() const {
+  return graphs.empty() ? nodes.size() >= kMinStepNodes : backwards != 0;
+}
+
 bool Trace::is_whole_loops() const {
   size_t n = nodes.size();
   size_t turn = n - borders.back();
@@ -427,7 +470,7 @@ void flush(c10::DeviceIndex device) {
     t->operands.reserve(cut->operands.size());
     t->outs.reserve(cut->outs.size());
   }
-  run_trace(std::move(cut), /*may_split=*/true);
+  run_trace(cut, Runs::kWhole);
 }
 
 void flush_all() {

@@ -8,6 +8,7 @@
 #include <Python.h>
 
 #include <cstdint>
+#include <memory>
 #include <vector>
 
 namespace torch_pjrt {
@@ -22,6 +23,7 @@ struct Operand {
   enum class Kind : uint8_t { kInput, kNode, kZeros, kWriteOnly };
   Kind kind = Kind::kZeros;
   bool run_time_starts = false;
+  bool written = false; // the node makes new content in place of what was there
   uint16_t start_count = 0;
   uint32_t index = 0; // input number or node number
   uint32_t out = 0; // which output of the node
@@ -43,10 +45,26 @@ struct OpEntry {
   bool resizes = false;
 };
 
+// What a graph of torch.compile is to a training step.
+enum class Role : uint8_t { kForward, kBackward, kUpdate };
+
+// One graph called with tensors of given layouts. Its `call` is a torch_pjrt.compile.recorded.RecordedGraph.
+struct GraphEntry final : OpEntry {
+  GraphEntry() = default;
+  GraphEntry(const GraphEntry&) = delete;
+  GraphEntry& operator=(const GraphEntry&) = delete;
+  ~GraphEntry() {
+    release_object(call);
+  }
+  Role role = Role::kForward;
+  uint64_t options = 0; // XLA's, as a number: graphs of different options are not one program
+  mutable uint32_t merged = 0; // programs that it was made part of, with other nodes; touched with the flush lock
+};
+
 struct TraceNode {
-  enum class Kind : uint8_t { kOp, kUpdate, kResize };
+  enum class Kind : uint8_t { kOp, kUpdate, kResize, kGraph };
   Kind kind;
-  const OpEntry* entry; // null but for kOp
+  const OpEntry* entry; // null but for kOp and kGraph, where it is a GraphEntry
   const ViewStructure* structure; // where a kUpdate writes
   uint32_t first_operand, operand_count;
   uint32_t first_out, out_count;
@@ -74,6 +92,9 @@ struct Trace {
   std::vector<uint32_t> borders;
   // Some node makes nothing: it is there for what it checks, so the trace runs even if nobody holds a result.
   bool checks = false;
+  // The graphs that nodes name, kept alive: unlike ops they come and go. And how many of them are backward passes.
+  std::vector<std::shared_ptr<const GraphEntry>> graphs;
+  uint32_t backwards = 0;
 
   // Refers to a value from a node, registering it as an input of the trace if it isn't made here.
   Operand refer(const ValuePtr& value);
@@ -81,8 +102,14 @@ struct Trace {
   ValuePtr promise(const Layout* layout);
   // Appends the node whose operands and outs were pushed since `first_operand` and `first_out`.
   void append(TraceNode node);
+  // Notes that the last node is a call of this graph.
+  void add_graph(std::shared_ptr<const GraphEntry> graph);
+  // The graph that a node calls.
+  std::shared_ptr<const GraphEntry> graph_of(const TraceNode& node) const;
   // Whether the trace is, from its first node on, whole turns of one loop: two or more, of the same ops.
   bool is_whole_loops() const;
+  // Whether a batch that arrives now, or another forward pass, belongs to the next step.
+  bool is_whole_step() const;
 };
 
 // The trace being recorded on `device`. Needs the state lock.

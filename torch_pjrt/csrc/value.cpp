@@ -27,9 +27,10 @@ Graveyard& graveyard() {
   return *g;
 }
 
-// Py_DECREF here and now if that is safe, else later. Deallocating a jax.Array lets go of the GIL, so it must not
-// happen under the state lock.
-void release(PyObject* object) {
+} // namespace
+
+// Deallocating a jax.Array lets go of the GIL, so it must not happen under the state lock.
+void release_object(PyObject* object) {
   if (object == nullptr || !Py_IsInitialized())
     return;
   if (!StateLock::held() && PyGILState_Check()) {
@@ -42,8 +43,6 @@ void release(PyObject* object) {
   graveyard().objects.push_back(object);
   graveyard().count.fetch_add(1, std::memory_order_relaxed);
 }
-
-} // namespace
 
 StateLock::StateLock() {
   lock();
@@ -76,7 +75,7 @@ void drain_released_arrays() {
 }
 
 Failure::~Failure() {
-  release(exception);
+  release_object(exception);
 }
 
 Value::~Value() {
@@ -87,7 +86,7 @@ void Value::release_resources() {
   if (array == nullptr)
     return;
   account_freed(*this);
-  release(std::exchange(array, nullptr));
+  release_object(std::exchange(array, nullptr));
 }
 
 void Value::materialize(PyObject* jax_array, uint64_t source_key) {

@@ -13,6 +13,9 @@
 
 namespace torch_pjrt {
 
+// Drops a reference to a Python object here and now if that is safe, else later (`drain_released_arrays`).
+void release_object(PyObject* object);
+
 // Why a value will never exist: the exception of the flush that should have made it.
 struct Failure {
   PyObject* exception; // owned, released only under the GIL

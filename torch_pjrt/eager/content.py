@@ -20,6 +20,7 @@ from ..lowering.matmul import precision
 from .infer import Call
 
 if TYPE_CHECKING:
+    from .recorded import RecordedGraph
     from .trace import Node, Operand, Trace
 
 _NAMED = (torch.dtype, torch.device, torch.layout, torch.memory_format)
@@ -52,7 +53,7 @@ def content(trace: Trace, donated: dict[int, int]) -> str | None:
         )
 
     def node(n: Node) -> str:
-        call = "" if n.call is None else known(n.call, _call)
+        call = known(n.call, _call) if n.call else known(n.graph, _graph) if n.graph else ""
         structure = "" if n.structure is None else known(n.structure, text_of)
         operands = ";".join(map(operand, n.operands))
         numbers = f"{n.first_float},{n.first_int},{n.first_key}"
@@ -69,6 +70,12 @@ def content(trace: Trace, donated: dict[int, int]) -> str | None:
 
 def _call(call: Call) -> str:
     return f"{name_of(call.op)}{text_of(call.template)}{text_of(call.specs)}"
+
+
+def _graph(graph: RecordedGraph) -> str:
+    if graph.content is None:
+        raise Unknown(f"{graph.name} has no text of its own")
+    return graph.content
 
 
 def name_of(op: OpOverload) -> str:

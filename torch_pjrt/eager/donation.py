@@ -62,6 +62,8 @@ def _overwritten(trace: Trace, place: Place, targets: Callable[[int], list[int]]
 
 def _targets(node: Node) -> list[int]:
     """For each output that is the new content of an operand (they come first), that operand's number."""
+    if node.graph is not None:
+        return list(node.graph.written)
     if node.call is None:
         return [0] if node.kind == "update" else []
     names = written(node.call.op)

@@ -40,5 +40,7 @@ def write(trace: Trace, lowered: jax.stages.Lowered) -> None:
         f"({len(trace.donatable)} donatable), {len(trace.results)} results",
         *(f"input {i}: {s.dtype} {list(s.shape)}" for i, s in enumerate(trace.inputs)),
     ]
-    (path / f"{stem}.txt").write_text("\n".join([*header, *(f"%{i} = {n}" for i, n in enumerate(trace.nodes))]) + "\n")
+    lines = [f"%{i} = {n}" for i, n in enumerate(trace.nodes)]
+    lines += [f"\n{graph.name}:\n{graph.text()}" for graph in dict.fromkeys(trace.graphs)]
+    (path / f"{stem}.txt").write_text("\n".join([*header, *lines]) + "\n")
     (path / f"{stem}.mlir").write_text(lowered.as_text())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -20,6 +21,7 @@ from . import dump
 from .content import content
 from .donation import donations
 from .infer import Call, dtype_of
+from .recorded import RecordedGraph
 from .verdict import Check
 
 Place = tuple[int, int]  # (node, output)
@@ -50,10 +52,16 @@ class Operand:
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """One operation: an ATen `call` ("op"), a write through a view ("update") or a storage's new size ("resize")."""
+    """One operation.
+
+    Attributes:
+        kind: an ATen `call` ("op"), a call of a compiled `graph` ("graph"), a write through a view ("update") or a
+            storage's new size ("resize").
+    """
 
     kind: str
     call: Call | None
+    graph: RecordedGraph | None
     operands: tuple[Operand, ...]
     outs: tuple[Spec | None, ...]
     first_float: int
@@ -67,8 +75,13 @@ class Node:
         """The ATen op's, or the kind of node."""
         return self.kind if self.call is None else self.call.op.name()
 
+    @property
+    def calls(self) -> bool:
+        """Whether it is an op or a graph: something that the user's program called."""
+        return self.kind in ("op", "graph")
+
     def __str__(self) -> str:
-        what = str(self.call) if self.call is not None else self.kind
+        what = str(self.call or self.graph or self.kind)
         return f"{what}  # {self.source}" if self.source else what
 
 
@@ -105,7 +118,18 @@ class Trace:
             return Operand(kind, index, out, structure, starts, run_time_starts, base, seen)
 
         nodes = [
-            Node(k, c, tuple(map(operand, ops)), tuple(map(spec, outs)), f, i, key, structure, source)
+            Node(
+                k,
+                None if k == "graph" else c,
+                c if k == "graph" else None,
+                tuple(map(operand, ops)),
+                tuple(map(spec, outs)),
+                f,
+                i,
+                key,
+                structure,
+                source,
+            )
             for k, c, ops, outs, (f, i, key), structure, source in d["nodes"]
         ]
         inputs = [Spec(s[1], dtype_of(s[0])) for s in d["inputs"]]
@@ -113,6 +137,11 @@ class Trace:
             d["device"], tuple(nodes), tuple(inputs), tuple(d["results"]), tuple(d["donatable"]),
             d["floats"], d["ints"], d["keys"],
         )  # fmt: skip
+
+    @property
+    def graphs(self) -> list[RecordedGraph]:
+        """The compiled graphs that it calls, in order."""
+        return [n.graph for n in self.nodes if n.graph is not None]
 
 
 class TraceError(RuntimeError):
@@ -171,38 +200,57 @@ def compile_trace(description: dict[str, Any]) -> Program:
     donated = donations(trace, places, needed)
     # JAX pairs donated inputs with results of their shape and dtype first come, first served.
     made = [*donated.values(), *sorted(set(range(len(places))) - set(donated.values()))]
-    checked: list[tuple[int, Requirement]] = []
+    checked: list[tuple[int, Requirement, int | None]] = []
+    graphs = trace.graphs
 
     def run(
         inputs: list[jax.Array], floats: jax.Array | None, ints: jax.Array | None, keys: jax.Array | None
     ) -> list[jax.Array]:
         evaluation = _Evaluation(trace, inputs, floats, ints, keys)
         results, findings = evaluation.results([places[i] for i in made], needed)
-        checked[:] = [(node, requirement) for node, requirement, _ in findings]
-        return results + ([jnp.stack([finding for _, _, finding in findings])] if findings else [])
+        checked[:] = [(node, requirement, place) for node, place, requirement, _ in findings]
+        return results + ([jnp.stack([finding for *_, finding in findings])] if findings else [])
 
     # Where somebody wants to see the StableHLO, it has to be made.
     kept = cache.directory() is not None and not dump.wanted()
+    started = time.perf_counter()
     try:
-        with compiling(lambda: f"a trace of {len(trace.nodes)} operations"):
+        with compiling(lambda: _title(trace)):
             executable, lowered = compile_function(
                 run, specs, parameters, list(donated), trace.device, content(trace, donated) if kept else None,
-                lambda: [(node, requirement.kind, requirement.text) for node, requirement in checked],
+                lambda: [(node, requirement.kind, requirement.text, place) for node, requirement, place in checked],
+                graphs[0].options if graphs else None,
             )  # fmt: skip
     except Exception as error:
         raise explain(trace, error) from error
     if lowered is not None:
         dump.write(trace, lowered)
-    nodes = trace.nodes
-    checks = tuple(Check(n, nodes[n].name, nodes[n].source, kind, text) for n, kind, text in executable.notes)
-    sources = tuple(tuple(o.index for o in n.operands if o.kind == "node") for n in nodes)
+    if graphs:
+        ops = sum(n.kind == "op" for n in trace.nodes)
+        seconds = time.perf_counter() - started
+        graphs[0].note_program(graphs, ops, executable, seconds, list(donated), lowered is None)
+    checks = tuple(_check(trace.nodes[n], n, kind, text, place) for n, kind, text, place in executable.notes)
+    sources = tuple(tuple(o.index for o in n.operands if o.kind == "node") for n in trace.nodes)
     order = tuple(sorted(range(len(made)), key=made.__getitem__))
     return Program(executable, order, checks, sources, tuple(node for node, _ in places), trace_summary(trace))
 
 
+def _check(node: Node, number: int, kind: str, text: str, place: int | None) -> Check:
+    if node.graph is None or place is None:
+        return Check(number, node.name, node.source, kind, text)
+    op, source = node.graph.place(place)
+    return Check(number, op, source or node.source, kind, text)
+
+
+def _title(trace: Trace) -> str:
+    if trace.graphs:
+        return f"{' + '.join(g.name for g in trace.graphs)} with {len(trace.nodes)} operations"
+    return f"a trace of {len(trace.nodes)} operations"
+
+
 def trace_summary(trace: Trace) -> str:
     """The trace's ops, one a line with the user's line behind it; long traces are cut in the middle."""
-    lines = [str(n) for n in trace.nodes if n.kind == "op"]
+    lines = [str(n) for n in trace.nodes if n.calls]
     if len(lines) > 24:
         lines = [*lines[:12], f"... {len(lines) - 20} more ...", *lines[-8:]]
     return "\n  ".join(lines)
@@ -261,26 +309,33 @@ class _Evaluation:
 
     def results(
         self, places: Sequence[Place], needed: set[int]
-    ) -> tuple[list[jax.Array], list[tuple[int, Requirement, jax.Array]]]:
-        """(the arrays at `places`, what the nodes required: node, requirement and finding of each)."""
-        owners: list[int] = []  # the node of each finding
+    ) -> tuple[list[jax.Array], list[tuple[int, int | None, Requirement, jax.Array]]]:
+        """The arrays at `places`, and what the nodes required.
+
+        Of each requirement: the node, the place in it if that is a graph, the requirement and its finding.
+        """
+        owners: list[tuple[int, int | None]] = []  # of each finding
         with collecting() as collector:
             for i, node in enumerate(self.trace.nodes):
                 if i not in needed:
                     self.made.append([])
                     continue
+                self.required_at: Sequence[int | None] = ()
                 try:
                     self.made.append(self._evaluate(node))
                 except Exception as error:
                     error.add_note(f"while lowering {node}")
                     raise
-                owners += [i] * (len(collector.found) - len(owners))
-        findings = [(i, requirement, found) for i, (requirement, found) in zip(owners, collector.found, strict=True)]
+                required = len(collector.found) - len(owners)
+                owners += [(i, place) for place in self.required_at or [None] * required]
+        findings = [(*owner, *found) for owner, found in zip(owners, collector.found, strict=True)]
         return [self.made[i][j] for i, j in places], findings  # type: ignore[misc]
 
     def _evaluate(self, node: Node) -> list[jax.Array | None]:
         if node.kind == "op":
             return self._call(node)
+        if node.kind == "graph":
+            return self._call_graph(node)
         if node.kind == "update":
             o, content = node.operands
             return [view.write(self._whole(o), node.structure, self._starts(o), self._read(content))]
@@ -321,6 +376,15 @@ class _Evaluation:
             assert self.keys is not None
             key = self.keys[node.first_key : node.first_key + 4]
         return list(apply(call.op, args, kwargs, call.specs, key))
+
+    def _call_graph(self, node: Node) -> list[jax.Array | None]:
+        graph = node.graph
+        assert graph is not None
+        keys = self.keys[node.first_key : node.first_key + 4 * graph.draws] if self.keys is not None else None
+        results, self.required_at = graph.evaluate(
+            [self._read(o) for o in node.operands], keys if graph.draws else None
+        )
+        return list(results)
 
     def _whole(self, o: Operand) -> jax.Array:
         if o.kind == "input":

@@ -198,6 +198,12 @@ def right_shift(self: Array, other: Array) -> Array:
     return shift(*jnp.broadcast_arrays(self, other))
 
 
+@pointwise("prims::fma")
+def fma(a: Array, b: Array, c: Array) -> Array:
+    """What Dynamo makes of `addcmul_` and its like on any device. XLA decides whether the product is rounded."""
+    return a * b + c
+
+
 @pointwise("addcmul")
 def addcmul(self: Array, tensor1: Array, tensor2: Array, *, value: Array | None = None) -> Array:
     return self + (tensor1 * tensor2 if value is None else value * tensor1 * tensor2)
