@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import functools
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -22,8 +22,8 @@ _MODES: dict[str, dict[str, dict[str, Any]]] = {
     "max-autotune": {"cuda": {"xla_gpu_exhaustive_tiling_search": True, "xla_gpu_graph_min_graph_size": 1}},
     "max-autotune-no-cudagraphs": {"cuda": {"xla_gpu_exhaustive_tiling_search": True}},
 }
-# Options that are ours, not XLA's: fields of Options, numbers from 0 to 1.
-_OURS = ("activation_memory_budget",)
+# Options that are ours, not XLA's: fields of Options.
+_OURS = ("activation_memory_budget", "scan_blocks")
 
 
 class OptionError(ValueError):
@@ -38,10 +38,12 @@ class Options:
         compiler_options: for XLA, by its own names.
         activation_memory_budget: how much of what the forward pass would save may be saved: 1.0 all that pays,
             0.0 nothing but the arguments (recompute everything), as in `torch._functorch.config`.
+        scan_blocks: whether equal blocks of a graph are compiled once (`blocks.py`); None: where it pays.
     """
 
     compiler_options: Mapping[str, Any] = field(default_factory=dict)
     activation_memory_budget: float = 1.0
+    scan_blocks: bool | None = None
 
 
 def read_options(mode: str | None, options: Mapping[str, Any] | None) -> Options:
@@ -61,7 +63,7 @@ def read_options(mode: str | None, options: Mapping[str, Any] | None) -> Options
     if chosen not in _MODES:
         raise OptionError(f"mode {chosen!r}: expected one of {', '.join(_MODES)}{_nearest(chosen, _MODES)}")
     given = dict(options or {})
-    ours = {name: _fraction(name, given.pop(name)) for name in _OURS if name in given}
+    ours = {name: _READ[name](name, given.pop(name)) for name in _OURS if name in given}
     for name, value in given.items():
         _check(name, value)
     return Options(_MODES[chosen].get(platform(), {}) | given, **ours)
@@ -71,6 +73,15 @@ def _fraction(name: str, value: Any) -> float:
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value <= 1:
         raise OptionError(f"option {name}={value!r}: expected a number from 0 to 1")
     return float(value)
+
+
+def _switch(name: str, value: Any) -> bool:
+    if not isinstance(value, bool):
+        raise OptionError(f"option {name}={value!r}: expected True or False")
+    return value
+
+
+_READ: dict[str, Callable[[str, Any], Any]] = {"activation_memory_budget": _fraction, "scan_blocks": _switch}
 
 
 def _check(name: str, value: Any) -> None:
