@@ -43,6 +43,9 @@ _CHEAP = frozenset(
     }
 )  # fmt: skip
 
+# A tensor that the graph holds is compared by its content up to this many elements.
+_SMALL = 64
+
 # Ops to which it matters how the memory of what they are called with goes on outside of it.
 _OF_MEMORY = frozenset({aten.as_strided.default, aten.as_strided_scatter.default, aten.as_strided_copy.default})
 
@@ -91,12 +94,17 @@ def find_runs(nodes: Sequence[Node], fewest: int, made_anew: Mapping[Node, str])
 
 
 def constants(nodes: Sequence[Node]) -> dict[Node, str]:
-    """The nodes that read no argument and are cheap, each with what it computes: every block makes its own.
+    """The nodes that read no argument and are cheap, each with what it is: every block makes its own.
 
     PyTorch merges them, so that the first block makes the causal mask of all.
     """
     found: dict[Node, str] = {}
     for node in nodes:
+        if node.op == "get_attr":
+            held = attribute(node)
+            if isinstance(held, torch.Tensor) and held.numel() <= _SMALL:
+                found[node] = call_text(node, {}, _NO_SIZES)
+            continue
         op = op_of(node)
         if op is None or op._schema.name.partition("::")[2] not in _CHEAP or op._schema.is_mutable:
             continue
@@ -171,12 +179,15 @@ def _form_of(value: Any) -> str:
 def _cuts(nodes: Sequence[Node], place: Mapping[Node, int]) -> np.ndarray:
     """For each place between nodes what a cut there costs: the bytes that would pass it, infinite if that cannot be."""
     size, barred = np.zeros(len(nodes) + 2, np.int64), np.zeros(len(nodes) + 2, np.int64)
+    kept: set[Node] = set()
+    for node in reversed(nodes):
+        if any(user not in place or (user in kept and is_view(user)) for user in node.users):
+            kept.add(node)  # it is in memory after the graph, itself or as a view
     for i, node in enumerate(nodes):
-        value = node.meta.get("val")
-        returned = any(user not in place for user in node.users)
+        value, returned = node.meta.get("val"), any(user not in place for user in node.users)
         last = max((place[user] for user in node.users if user in place), default=i)
         if on_device(value):
-            change, by = size, 1 if returned else 1 + value.numel() * value.element_size()  # in memory anyway, or not
+            change, by = size, 1 if node in kept else 1 + value.numel() * value.element_size()
         else:
             change, by, last = barred, 1, len(nodes) if returned else last
         if last > i:
@@ -207,16 +218,15 @@ def _repeating(numbers: np.ndarray, sizes: np.ndarray, fewest: int) -> list[tupl
 
 
 def _aligned(cuts: np.ndarray, start: int, length: int, period: int, fewest: int) -> Run:
-    """The run in a stretch that repeats, cut where least passes from one block to the next."""
-
-    def cost(offset: int) -> tuple[float, int, int]:
-        count = (length - offset) // period
-        middle = start + offset + count // 2 * period
-        return float(cuts[middle]), -count, offset
-
-    offsets = [o for o in range(period) if (length - o) // period >= fewest]
-    offset = min(offsets, key=cost)
-    return Run(start + offset, period, (length - offset) // period)
+    """The run in a stretch that repeats, cut where least passes from one block to the next; of equals the longest."""
+    passing: dict[Run, float] = {}
+    for offset in range(period):
+        run = Run(start + offset, period, (length - offset) // period)
+        if run.count >= fewest:
+            passing[run] = float(cuts[run.start + run.count // 2 * period])
+    least = min(passing.values())
+    good = [run for run, cost in passing.items() if cost <= 1.1 * least + 64]
+    return min(good, key=lambda run: (-run.count, passing[run], run.start))
 
 
 def _matching(

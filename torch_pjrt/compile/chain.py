@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch._subclasses.fake_tensor import unset_fake_temporarily
 from torch.fx import Graph, GraphModule, Node
 
 from .blocks import Run, constants, find_runs, is_view, memory_of, references, symbolic
@@ -134,6 +135,10 @@ class Chain:
         return [c if i is None else values[i] for i, c in zip(self.outputs, self.constants, strict=True)]
 
 
+# So many operations from arguments to what all blocks share.
+_FEW = 16
+
+
 def fewest(options: Options) -> int:
     """How many blocks in a row make a chain: where it pays, or any that there are if the user asks for it."""
     return 2 if options.scan_blocks else 4
@@ -144,10 +149,11 @@ def chain(gm: GraphModule, kind: str, options: Options) -> Chain | None:
     nodes = list(gm.graph.nodes)
     if any(map(symbolic, nodes)) or any(_returns_apart(o) for o in _returned(gm)):
         return None
-    made_anew = constants(nodes)
-    order = _views_moved_up([n for n in nodes if n.op == "call_function" and n not in made_anew])
-    order = _writes_moved_up(order)
-    runs = find_runs(order, fewest(options), made_anew)
+    with unset_fake_temporarily():  # the tensors that the module holds are real
+        made_anew = constants(nodes)
+        order = _views_moved_up([n for n in nodes if n.op == "call_function" and n not in made_anew])
+        order = _writes_moved_up(_shared_moved_up(order, fewest(options)))
+        runs = find_runs(order, fewest(options), made_anew)
     if not runs or not _separable(list(_segments(order, runs))):
         return None
     return Chain(gm, kind, options, order, runs, made_anew)
@@ -220,16 +226,15 @@ def _views_moved_up(order: list[Node]) -> list[Node]:
 
     What the backward pass wants transposed, the partitioner puts behind all blocks.
     """
-    late: set[Node] = set()
     among = set(order)
+    late: set[Node] = set()
     for node in reversed(order):
         if is_view(node) and node.args[0] in among and all(u.op == "output" or u in late for u in node.users):
             late.add(node)
     after: dict[Node, list[Node]] = {}
     for node in order:
-        if node in late:
-            source = node.args[0]
-            assert isinstance(source, Node)
+        source = node.args[0] if node in late else None
+        if isinstance(source, Node):
             after.setdefault(source, []).append(node)
     found: list[Node] = []
     for node in order:
@@ -239,6 +244,28 @@ def _views_moved_up(order: list[Node]) -> list[Node]:
             found.append(at)
             stack += reversed(after.get(at, []))
     return found
+
+
+def _shared_moved_up(order: list[Node], fewest: int) -> list[Node]:
+    """The same nodes, first those that come of arguments in a few steps and that are used in more than one block.
+
+    Else what all blocks share (rotary tables, a tied weight transposed) is in the first. No block is longer than the
+    graph over the number of blocks that there must be.
+    """
+    place = {node: i for i, node in enumerate(order)}
+    sources: dict[Node, set[Node]] = {}
+    front: set[Node] = set()
+    for node in order:
+        inside = [s for s in node.all_input_nodes if s in place]
+        if op_of(node) is None or draws(node) or not all(s in sources for s in inside):
+            continue
+        found = {node}.union(*(sources[s] for s in inside))
+        if len(found) <= _FEW:
+            sources[node] = found
+            used = [place[user] for user in node.users if user in place]
+            if used and max(used) - min(used) > len(order) // fewest:
+                front |= found
+    return [n for n in order if n in front] + [n for n in order if n not in front]
 
 
 def _writes_moved_up(order: list[Node]) -> list[Node]:
