@@ -139,21 +139,16 @@ class Chain:
 _FEW = 16
 
 
-def fewest(options: Options) -> int:
-    """How many blocks in a row make a chain: where it pays, or any that there are if the user asks for it."""
-    return 2 if options.scan_blocks else 4
-
-
 def chain(gm: GraphModule, kind: str, options: Options) -> Chain | None:
     """The graph as a chain; None if it has too few equal blocks in a row, and is to be one program."""
     nodes = list(gm.graph.nodes)
-    if any(map(symbolic, nodes)) or any(_returns_apart(o) for o in _returned(gm)):
+    if not options.scan_blocks or any(map(symbolic, nodes)) or any(_returns_apart(o) for o in _returned(gm)):
         return None
     with unset_fake_temporarily():  # the tensors that the module holds are real
         made_anew = constants(nodes)
         order = _views_moved_up([n for n in nodes if n.op == "call_function" and n not in made_anew])
-        order = _writes_moved_up(_shared_moved_up(order, fewest(options)))
-        runs = find_runs(order, fewest(options), made_anew)
+        order = _writes_moved_up(_shared_moved_up(order, options.scan_blocks))
+        runs = find_runs(order, options.scan_blocks, made_anew)
     if not runs or not _separable(list(_segments(order, runs))):
         return None
     return Chain(gm, kind, options, order, runs, made_anew)

@@ -38,12 +38,12 @@ class Options:
         compiler_options: for XLA, by its own names.
         activation_memory_budget: how much of what the forward pass would save may be saved: 1.0 all that pays,
             0.0 nothing but the arguments (recompute everything), as in `torch._functorch.config`.
-        scan_blocks: whether equal blocks of a graph are compiled once (`blocks.py`); None: where it pays.
+        scan_blocks: from so many equal blocks in a row on they are compiled once (`blocks.py`); 0: never.
     """
 
     compiler_options: Mapping[str, Any] = field(default_factory=dict)
     activation_memory_budget: float = 1.0
-    scan_blocks: bool | None = None
+    scan_blocks: int = 8
 
 
 def read_options(mode: str | None, options: Mapping[str, Any] | None) -> Options:
@@ -75,13 +75,15 @@ def _fraction(name: str, value: Any) -> float:
     return float(value)
 
 
-def _switch(name: str, value: Any) -> bool:
-    if not isinstance(value, bool):
-        raise OptionError(f"option {name}={value!r}: expected True or False")
+def _blocks(name: str, value: Any) -> int:
+    if isinstance(value, bool):
+        return Options().scan_blocks if value else 0
+    if not isinstance(value, int) or value < 2:
+        raise OptionError(f"option {name}={value!r}: expected a bool, or a number of blocks from 2 on")
     return value
 
 
-_READ: dict[str, Callable[[str, Any], Any]] = {"activation_memory_budget": _fraction, "scan_blocks": _switch}
+_READ: dict[str, Callable[[str, Any], Any]] = {"activation_memory_budget": _fraction, "scan_blocks": _blocks}
 
 
 def _check(name: str, value: Any) -> None:

@@ -15,7 +15,7 @@ from torch.fx.passes.split_module import split_module
 from .blocks import symbolic
 from .bodies import bodies
 from .buckets import Link
-from .chain import chain, fewest
+from .chain import chain
 from .draws import op_of
 from .evaluate import can_lower
 from .inline import inline_regions, is_region
@@ -51,8 +51,7 @@ def _compiled(
     gm: GraphModule, kind: str, options: Options, link: Link | None = None, visible: int | None = None
 ) -> Boxed:
     """A graph whose nodes all fit."""
-    repeated = None if options.scan_blocks is False else chain(gm, kind, options)
-    return repeated or Program(gm, kind, options, link, visible).call
+    return chain(gm, kind, options) or Program(gm, kind, options, link, visible).call
 
 
 def keeps_regions(gm: GraphModule, options: Options) -> bool:
@@ -61,10 +60,10 @@ def keeps_regions(gm: GraphModule, options: Options) -> bool:
     One that is called often is a block that PyTorch traced once; inlined, it would be taken apart to be found again.
     """
     calls = [n for n in gm.graph.nodes if is_region(n)]
-    if options.scan_blocks is False or len(calls) < fewest(options):
+    if not options.scan_blocks or len(calls) < options.scan_blocks:
         return False
     most = max(Counter(bodies(call)[0] for call in calls).values())
-    return most >= fewest(options) and all(not symbolic(n) and _fits_whole(n) for n in gm.graph.nodes)
+    return most >= options.scan_blocks and all(not symbolic(n) and _fits_whole(n) for n in gm.graph.nodes)
 
 
 def _fits_whole(node: Node) -> bool:
