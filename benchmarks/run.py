@@ -1,15 +1,15 @@
-"""Run the benchmarks: `python -m benchmarks.run [record|steps|memory|first_step|import|dynamic]... [--quick]`."""
+"""Run the benchmarks: `python -m benchmarks.run [record|steps|memory|first_step|import|dynamic|depth]... [--quick]`."""
 
 from __future__ import annotations
 
 import argparse
 
-from . import dynamic, first_step, import_time, record, steps
+from . import depth, dynamic, first_step, import_time, record, steps
 from .models import MODELS
 from .process import DEVICE, PEERS, Backend
 from .report import RESULTS
 
-SECTIONS = ("record", "import", "steps", "memory", "first_step", "dynamic")
+SECTIONS = ("record", "import", "steps", "memory", "first_step", "dynamic", "depth")
 ALL_PEERS = "jax,xla,torchax,cpu"
 
 
@@ -17,7 +17,7 @@ def main() -> None:
     options = parse()
     backends = [*([DEVICE] if options.device else []), *options.peers]
     # `steps` measures memory too, so `memory` runs only where it is asked for by name.
-    sections = options.sections or [section for section in SECTIONS if section != "memory"]
+    sections = options.sections or [section for section in SECTIONS if section not in ("memory", "depth")]
     repeat = options.repeat
     if "record" in sections:
         record.run(backends, repeat or (10 if options.quick else 50))
@@ -31,6 +31,8 @@ def main() -> None:
         first_step.run(backends, repeat or (1 if options.quick else 3), options.models)
     if "dynamic" in sections:
         dynamic.run(40 if options.quick else 300, repeat or (4 if options.quick else 16))
+    if "depth" in sections:
+        depth.run(repeat or (2 if options.quick else 5), (4, 12) if options.quick else depth.DEPTHS)
     print(f"\nFigures: {RESULTS}")
 
 

@@ -17,7 +17,7 @@ from .evaluate import can_lower
 from .inline import inline_regions
 from .merge import merge_equal
 from .options import Options, read_options
-from .segments import compile_graph, fits
+from .segments import compile_graph, fits, keeps_regions
 
 Boxed = Callable[[list[Any]], Sequence[Any]]
 
@@ -71,7 +71,8 @@ def _visible() -> int | None:
 
 def _partition(options: Options, link: Link) -> Callable[..., tuple[GraphModule, GraphModule]]:
     def partition(joint: GraphModule, inputs: Any, **settings: Any) -> tuple[GraphModule, GraphModule]:
-        inline_regions(joint)
+        if not keeps_regions(joint, options):
+            inline_regions(joint)
         give_keys(joint, can_lower)
         if torch._functorch.config.cse:
             merge_equal(joint)

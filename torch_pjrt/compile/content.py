@@ -65,15 +65,16 @@ def content(
         )  # fmt: skip
         lines = [text_of(head)]
         for node in part:
-            what = given.get(node) or _call(node, number, sizes)
+            what = given.get(node) or call_text(node, number, sizes)
             key = f" key {keys[node]}" if node in keys else ""
-            lines.append(f"{number[node]} = {what}{key}: {_promised(node.meta.get('val'), sizes)}")
+            lines.append(f"{number[node]} = {what}{key}: {value_text(node.meta.get('val'), sizes)}")
         return "\n".join(lines)
     except Unknown:
         return None
 
 
-def _call(node: Node, number: Mapping[Node, str], sizes: Sizes) -> str:
+def call_text(node: Node, number: Mapping[Node, str], sizes: Sizes) -> str:
+    """What a node does, its arguments by `number`. Raises Unknown if that cannot be told."""
     if node.op == "get_attr":
         return _held(attribute(node), sizes)
     return f"{_target(node)} {_argument(node.args, number)} {_argument(dict(node.kwargs), number)}"
@@ -82,11 +83,11 @@ def _call(node: Node, number: Mapping[Node, str], sizes: Sizes) -> str:
 def _held(held: Any, sizes: Sizes) -> str:
     """A body, its nodes counted anew; a tensor that a body holds, by what is in it."""
     if not isinstance(held, GraphModule):
-        return f"embedded {hashlib.sha256(octets(held).tobytes()).hexdigest()}: {_promised(held, sizes)}"
+        return f"embedded {hashlib.sha256(octets(held).tobytes()).hexdigest()}: {value_text(held, sizes)}"
     number = {node: f"%{i}" for i, node in enumerate(held.graph.nodes)}
     lines = [
-        f"{number[n]} = {'' if n.op == 'placeholder' else _call(n, number, sizes)}: "
-        f"{_promised(n.meta.get('val'), sizes)}"
+        f"{number[n]} = {'' if n.op == 'placeholder' else call_text(n, number, sizes)}: "
+        f"{value_text(n.meta.get('val'), sizes)}"
         for n in held.graph.nodes
     ]
     return f"graph {{{'; '.join(lines)}}}"
@@ -122,13 +123,13 @@ def _argument(a: Any, number: Mapping[Node, str]) -> str:
     return "..." if a is ... else text_of(a)
 
 
-def _promised(value: Any, sizes: Sizes) -> str:
+def value_text(value: Any, sizes: Sizes) -> str:
     """What PyTorch says of a node's value: dtypes, and sizes, strides and offsets as numbers."""
     if isinstance(value, torch.Tensor):
         layout = f"{_numbers(value.shape, sizes)} {_numbers(value.stride(), sizes)}"
         return f"{value.dtype} {layout} {_numbers([value.storage_offset()], sizes)}"
     if isinstance(value, (list, tuple)):
-        return f"[{'; '.join(_promised(v, sizes) for v in value)}]"
+        return f"[{'; '.join(value_text(v, sizes) for v in value)}]"
     return "None" if value is None else "number"
 
 

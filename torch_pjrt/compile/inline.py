@@ -16,13 +16,18 @@ from torch.fx.node import map_arg
 from .bodies import bodies
 
 
+def is_region(node: Node) -> bool:
+    """Whether the node calls a region."""
+    return node.op == "call_function" and node.target is torch.ops.higher_order.invoke_subgraph
+
+
 def inline_regions(gm: GraphModule) -> None:
     """Replace every `invoke_subgraph` node of a graph by the nodes of its region, in place."""
     for node in gm.graph.nodes:
-        if node.target is not torch.ops.higher_order.invoke_subgraph:
+        if not is_region(node):
             for body in bodies(node):
                 inline_regions(body)
-    regions = [n for n in gm.graph.nodes if n.target is torch.ops.higher_order.invoke_subgraph]
+    regions = [n for n in gm.graph.nodes if is_region(n)]
     for node in regions:
         _inline(gm, node)
     if regions:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import functools
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -23,7 +23,7 @@ _MODES: dict[str, dict[str, dict[str, Any]]] = {
     "max-autotune-no-cudagraphs": {"cuda": {"xla_gpu_exhaustive_tiling_search": True}},
 }
 # Options that are ours, not XLA's: fields of Options.
-_OURS = ("activation_memory_budget", "whole_step")
+_OURS = ("activation_memory_budget", "scan_blocks", "whole_step")
 
 
 class OptionError(ValueError):
@@ -39,11 +39,13 @@ class Options:
         activation_memory_budget: how much of what the forward pass would save may be saved: 1.0 all that pays,
             0.0 nothing but the arguments (recompute everything), as in `torch._functorch.config`.
         whole_step: whether forward, backward and optimizer may become one program (`recorded.py`).
+        scan_blocks: from so many equal blocks in a row on they are compiled once (`blocks.py`); 0: never.
     """
 
     compiler_options: Mapping[str, Any] = field(default_factory=dict)
     activation_memory_budget: float = 1.0
     whole_step: bool = False
+    scan_blocks: int = 8
 
 
 def read_options(mode: str | None, options: Mapping[str, Any] | None) -> Options:
@@ -63,24 +65,37 @@ def read_options(mode: str | None, options: Mapping[str, Any] | None) -> Options
     if chosen not in _MODES:
         raise OptionError(f"mode {chosen!r}: expected one of {', '.join(_MODES)}{_nearest(chosen, _MODES)}")
     given = dict(options or {})
-    ours = {name: _own(name, given.pop(name)) for name in _OURS if name in given}
+    ours = {name: _READ[name](name, given.pop(name)) for name in _OURS if name in given}
     for name, value in given.items():
         _check(name, value)
     return Options(_MODES[chosen].get(platform(), {}) | given, **ours)
-
-
-def _own(name: str, value: Any) -> Any:
-    if name == "activation_memory_budget":
-        return _fraction(name, value)
-    if not isinstance(value, bool):
-        raise OptionError(f"option {name}={value!r}: expected True or False")
-    return value
 
 
 def _fraction(name: str, value: Any) -> float:
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value <= 1:
         raise OptionError(f"option {name}={value!r}: expected a number from 0 to 1")
     return float(value)
+
+
+def _blocks(name: str, value: Any) -> int:
+    if isinstance(value, bool):
+        return Options().scan_blocks if value else 0
+    if not isinstance(value, int) or value < 2:
+        raise OptionError(f"option {name}={value!r}: expected a bool, or a number of blocks from 2 on")
+    return value
+
+
+def _flag(name: str, value: Any) -> bool:
+    if not isinstance(value, bool):
+        raise OptionError(f"option {name}={value!r}: expected True or False")
+    return value
+
+
+_READ: dict[str, Callable[[str, Any], Any]] = {
+    "activation_memory_budget": _fraction,
+    "scan_blocks": _blocks,
+    "whole_step": _flag,
+}
 
 
 def _check(name: str, value: Any) -> None:

@@ -33,7 +33,7 @@ from .options import Options
 from .padded import PaddedPrograms
 from .padding.arrays import Extents
 from .recorded import recording
-from .report import REPORT, Origin, ProgramRecord
+from .report import REPORT, GraphRecord, Origin, ProgramRecord
 from .sizes import Sizes
 
 log = logging.getLogger(__name__)
@@ -66,10 +66,19 @@ class Program:
         kind: "forward", "backward" or "inference": what it is called in reports.
         link: what a forward graph and its backward graph share; None for others.
         visible: how many of a forward graph's outputs, the first, the user may see; the backward graph takes the rest.
+        record: of the graph that this is a part of; None: it gets one of its own.
+        runs: how often one call of that graph calls this.
     """
 
     def __init__(
-        self, gm: GraphModule, kind: str, options: Options, link: Link | None = None, visible: int | None = None
+        self,
+        gm: GraphModule,
+        kind: str,
+        options: Options,
+        link: Link | None = None,
+        visible: int | None = None,
+        record: GraphRecord | None = None,
+        runs: int = 1,
     ) -> None:
         self.gm = gm
         self.kind = kind
@@ -89,7 +98,8 @@ class Program:
             self.nodes, self.needed, list(self.constants), self.convention, (), Sizes(), self.convention.results
         )
         self.padded = PaddedPrograms(graph, Buckets(self.nodes, self.needed), self._content)
-        self.record = REPORT.add_graph(kind, gm)
+        self.record = record or REPORT.add_graph(kind, gm)
+        self.runs = runs
         functions = {
             "compile": self._compile, "copy": _copy, "dispatched": dispatched, "explain": self._explain,
         }  # fmt: skip
@@ -207,7 +217,7 @@ class Program:
         self.executables.append(executable)
         ints = sizes.of(n.meta["val"] for n in self.convention.ints)
         seconds = time.perf_counter() - started
-        record = ProgramRecord.of(executable, seconds, self._donated(arguments), ints, origin, padded)
+        record = ProgramRecord.of(executable, seconds, self._donated(arguments), ints, origin, padded, self.runs)
         self.record.programs.append(record)
         log.info("%s %s graph %s of %d nodes in %.2f s", origin, self.kind, list(ints), len(self.nodes), seconds)
         if lowered is not None:

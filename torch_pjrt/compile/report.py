@@ -29,6 +29,7 @@ class ProgramRecord:
         argument_bytes, output_bytes, temporary_bytes, donated_bytes: device memory; donated is the part of the
             arguments whose memory outputs take over.
         donated: numbers of the inputs that it may overwrite.
+        runs: how often one call of the graph runs it.
     """
 
     sizes: tuple[int, ...]
@@ -42,6 +43,7 @@ class ProgramRecord:
     donated_bytes: int | None
     donated: tuple[int, ...]
     padded: bool = False
+    runs: int = 1
 
     @staticmethod
     def of(
@@ -51,6 +53,7 @@ class ProgramRecord:
         sizes: tuple[int, ...],
         origin: Origin,
         padded: bool = False,
+        runs: int = 1,
     ) -> ProgramRecord:
         """The record of an executable that a graph has just got."""
         costs = _asked(executable.runtime, "cost_analysis") or {}
@@ -67,6 +70,7 @@ class ProgramRecord:
             getattr(memory, "alias_size_in_bytes", None),
             tuple(donated),
             padded,
+            runs,
         )
 
 
@@ -87,6 +91,7 @@ class GraphRecord:
         nodes: how many operations it has.
         segments: one for a graph that is one program; more where ops run outside of it, on eager traces.
         eager_ops: the ops that do, with how often they occur.
+        blocks: (how many, of how many operations each) of each run of equal blocks that is one program, run for each.
         programs: its executables so far.
         not_padded: why each size has a program of its own; None if sizes can be padded or none has changed yet.
     """
@@ -95,6 +100,7 @@ class GraphRecord:
     nodes: int
     segments: int = 1
     eager_ops: dict[str, int] = field(default_factory=dict)
+    blocks: list[tuple[int, int]] = field(default_factory=list)
     programs: list[ProgramRecord] = field(default_factory=list)
     not_padded: str | None = None
 
@@ -164,6 +170,8 @@ class Report:
             if graph.eager_ops:
                 ops = ", ".join(f"{name} ×{n}" for name, n in graph.eager_ops.items())
                 lines.append(f"  in {graph.segments} segments; run by eager: {ops}")
+            for count, nodes in graph.blocks:
+                lines.append(f"  {count} equal blocks of {nodes} nodes are one program")
             if graph.not_padded is not None:
                 lines.append(f"  a program for each size: {graph.not_padded}")
             lines += [f"  {_line(p)}" for p in graph.programs]
@@ -191,6 +199,8 @@ def _tally(programs: list[ProgramRecord]) -> Iterator[str]:
 def _line(p: ProgramRecord) -> str:
     parts = [f"sizes {'up to ' if p.padded else ''}{list(p.sizes)}"] if p.sizes else []
     parts.append(f"{p.origin} in {p.compile_seconds:.2f} s")
+    if p.runs > 1:
+        parts.append(f"run {p.runs} times")
     if p.flops is not None:
         parts.append(f"{p.flops:,.0f} FLOPs")
     if p.bytes_accessed is not None:

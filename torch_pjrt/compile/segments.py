@@ -1,4 +1,4 @@
-"""A graph as one program or, where some of its ops have no lowering, as several with eager ops in between."""
+"""A graph as one program, as a chain of equal blocks or, where ops have no lowering, with eager ops in between."""
 
 from __future__ import annotations
 
@@ -12,10 +12,13 @@ from torch._ops import OpOverload
 from torch.fx import GraphModule, Node
 from torch.fx.passes.split_module import split_module
 
+from .blocks import symbolic
+from .bodies import bodies
 from .buckets import Link
+from .chain import chain
 from .draws import op_of
 from .evaluate import can_lower
-from .inline import inline_regions
+from .inline import inline_regions, is_region
 from .options import Options
 from .program import Program
 from .report import REPORT
@@ -33,11 +36,40 @@ def compile_graph(
     `link` and `visible` are `Program`'s.
     """
     refuse_triton_kernels(gm)
+    if keeps_regions(gm, options):
+        repeated = chain(gm, kind, options)
+        if repeated is not None:
+            return repeated
     inline_regions(gm)
     strangers = [n for n in gm.graph.nodes if n.op == "call_function" and not fits(n)]
     if not strangers:
-        return Program(gm, kind, options, link, visible).call
+        return _compiled(gm, kind, options, link, visible)
     return _Segmented(gm, kind, options, strangers)
+
+
+def _compiled(
+    gm: GraphModule, kind: str, options: Options, link: Link | None = None, visible: int | None = None
+) -> Boxed:
+    """A graph whose nodes all fit."""
+    return chain(gm, kind, options) or Program(gm, kind, options, link, visible).call
+
+
+def keeps_regions(gm: GraphModule, options: Options) -> bool:
+    """Whether regions (`nested_compile_region`) stay whole until blocks are looked for, instead of being inlined.
+
+    One that is called often is a block that PyTorch traced once; inlined, it would be taken apart to be found again.
+    """
+    calls = [n for n in gm.graph.nodes if is_region(n)]
+    if not options.scan_blocks or len(calls) < options.scan_blocks:
+        return False
+    most = max(Counter(bodies(call)[0] for call in calls).values())
+    return most >= options.scan_blocks and all(not symbolic(n) and _fits_whole(n) for n in gm.graph.nodes)
+
+
+def _fits_whole(node: Node) -> bool:
+    if not is_region(node):
+        return node.op != "call_function" or fits(node)
+    return all(not symbolic(n) and _fits_whole(n) for body in bodies(node) for n in body.graph.nodes)
 
 
 def fits(node: Node) -> bool:
@@ -74,7 +106,7 @@ class _Segmented:
             if not name.startswith("submod_") or not isinstance(part, GraphModule):
                 continue
             if int(name.removeprefix("submod_")) not in eager:
-                setattr(self.whole, name, _Unboxed(Program(part, kind, options).call))
+                setattr(self.whole, name, _Unboxed(_compiled(part, kind, options)))
                 programs += 1
         record = REPORT.add_graph(kind, gm)
         record.segments = programs + len(eager)
