@@ -213,7 +213,7 @@ class PaddedPrograms:
         fake = self.graph.convention.placeholders[a.index].meta["val"]
         shape = sizes.of(fake.shape)
         layout = contiguous(number_of(fake.dtype), shape)
-        return Argument(a.index, layout, layout, None, 0)
+        return Argument(a.index, layout, layout, None, 0, True)
 
     def varies(self, a: Argument, chosen: Mapping[Any, int]) -> bool:
         """Whether the size of an argument depends on one of the symbols."""
