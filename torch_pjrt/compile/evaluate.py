@@ -25,11 +25,13 @@ from .strided import Memory, as_strided, as_strided_scatter
 
 aten = torch.ops.aten
 
-# Ops that say something to the host and compute nothing. What they assert is not checked on the device.
+# Ops that say something to the host and compute nothing. What they assert of tensors is not checked on the device; what
+# they assert of sizes is, by `Program`.
 _IGNORED = frozenset(
     {
-        aten._assert_async.default, aten._assert_async.msg, aten._assert_tensor_metadata.default,
-        aten.sym_constrain_range.default, aten.sym_constrain_range_for_size.default,
+        aten._assert_scalar.default, aten._assert_async.default, aten._assert_async.msg,
+        aten._assert_tensor_metadata.default, aten.sym_constrain_range.default,
+        aten.sym_constrain_range_for_size.default,
     }
 )  # fmt: skip
 _PYTHON = frozenset({"_operator", "operator", "math", "builtins", "torch", "torch.fx.experimental.sym_node"})
@@ -257,12 +259,6 @@ def _sym_storage_offset(run: Evaluation, node: Node, x: jax.Array) -> int:
     return run.sizes.of([source.meta["val"].storage_offset()])[0]
 
 
-def _assert_scalar(run: Evaluation, node: Node, holds: bool, message: str) -> None:
-    """A condition on sizes, which are numbers here: each set of sizes is checked when it is first met."""
-    if not holds:
-        raise RuntimeError(message)
-
-
 def _to_device(run: Evaluation, node: Node, x: jax.Array, *device: Any, **named: Any) -> jax.Array:
     return x
 
@@ -274,7 +270,6 @@ def _copy(run: Evaluation, node: Node, x: jax.Array, source: jax.Array, non_bloc
 
 
 _SPECIAL: dict[OpOverload, Callable[..., Any]] = {
-    aten._assert_scalar.default: _assert_scalar,
     aten.sym_size.int: _sym_size,
     aten.sym_numel.default: _sym_numel,
     aten.sym_stride.int: _sym_stride,

@@ -43,6 +43,13 @@ class Sizes:
     def _number(self, size: Any) -> int:
         return self.of_expression(size.node.expr) if isinstance(size, torch.SymInt) else int(size)
 
+    def holds(self, condition: Any) -> bool | None:
+        """Whether a condition on sizes is true; None if it depends on a symbol that nothing has bound."""
+        if not isinstance(condition, torch.SymBool):
+            return bool(condition)
+        found = condition.node.expr.xreplace(self.known)
+        return None if found.free_symbols else bool(found)
+
     def of_expression(self, expression: Any) -> int:
         """A sympy expression of sizes as a number. Raises UnboundSize as `of` does."""
         found = sympy.sympify(expression).xreplace(self.known)
