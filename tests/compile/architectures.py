@@ -186,7 +186,7 @@ def test_outputs_and_gradients_of_lengths_that_vary_are_the_cpus(name: str) -> N
     net = getattr(hf, name)(getattr(hf, kind)(**shape)).eval()
     there = copy.deepcopy(net).to(DEVICE)
     compiled = torch.compile(there, backend="pjrt", fullgraph=True)
-    for length in (21, 18, 30, 23, 5):
+    for length in (21, 18, 23):  # of up to 32: padded to 25, 20 and 25
         ids = torch.randint(3, 60, (2, length))
         given = ids.to(DEVICE)
         torch._dynamo.mark_dynamic(given, 1, min=2, max=32)
@@ -198,4 +198,4 @@ def test_outputs_and_gradients_of_lengths_that_vary_are_the_cpus(name: str) -> N
         got.square().mean().backward()
         same_gradients(there, net)
     graphs = getattr(torch, DEVICE).compiler.report().graphs
-    assert all(len(g.programs) <= 3 for g in graphs), [(g.kind, len(g.programs), g.not_padded) for g in graphs]
+    assert [(g.kind, len(g.programs), g.not_padded) for g in graphs] == [("forward", 2, None), ("backward", 2, None)]

@@ -47,7 +47,6 @@ CASES: dict[str, dict[str, Any]] = {
     "eva02_tiny_patch14_224": {**VIT, "patch_size": 8},
     "cait_xxs24_224": VIT,
     "xcit_nano_12_p16_224": VIT,
-    "mixer_s32_224": {"img_size": 64, "embed_dim": 16, "num_blocks": 2},
     "test_maxvit": {"img_size": 64},
     "test_coatnet": {"img_size": 64},
     "pvt_v2_b0": {"embed_dims": (8, 16, 16, 16), "depths": (1, 1, 1, 1), "num_heads": (1, 2, 2, 2)},
