@@ -377,6 +377,22 @@ def test_a_backward_pass_that_leaves_the_device_gets_real_sizes() -> None:
         same(there.grad, x.exp() / 2)
 
 
+def test_a_part_of_a_graph_that_is_given_multiples_of_a_size_only() -> None:
+    @torch.library.custom_op("torch_pjrt_tests::thirded", mutates_args=())
+    def thirded(x: torch.Tensor) -> torch.Tensor:
+        return x / 3
+
+    thirded.register_fake(torch.empty_like)
+
+    def fn(x: torch.Tensor) -> torch.Tensor:
+        return thirded(torch.cat([x.exp().flatten(), x.new_ones(3)])) * 2
+
+    compiled = torch.compile(fn, backend="pjrt", fullgraph=True, dynamic=True)
+    for length in (9, 12, 7):
+        x = torch.randn(length, 4)
+        same(compiled(x.to(DEVICE)), fn(x))
+
+
 def test_a_program_for_padding_that_is_zero_is_not_one_for_padding_that_is_not() -> None:
     def fn(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
         return ((1 / x).t() @ w).mean()

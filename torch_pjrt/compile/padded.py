@@ -115,7 +115,7 @@ class PaddedPrograms:
 
     def choose(self, sizes: Sizes) -> dict[Any, int]:
         """The buckets for a call of these sizes; empty if it is to run at its own."""
-        if self.refused is not None or not sizes.known:
+        if self.refused is not None or not sizes.known or not sizes.all_apart:
             return {}
         chosen = self.buckets.choose({s: int(n) for s, n in sizes.known.items()})
         for i in self.graph.convention.written:

@@ -223,11 +223,13 @@ class Program:
         sizes = Sizes()
         sizes.bind((n.meta["val"] for n in self.convention.ints), ints)
         left = self.link.find(sizes.known) if self.link is not None and self.kind == "backward" else Left({}, {})
-        for a in arguments:
-            fake = self.convention.placeholders[a.index].meta["val"]
-            if len(fake.shape) == len(a.own[1]):
-                sizes.bind(fake.shape, a.own[1])
-                sizes.bind(fake.stride(), a.own[2])
+        fakes = [(self.convention.placeholders[a.index].meta["val"], a.own) for a in arguments]
+        fitting = [(fake, own) for fake, own in fakes if len(fake.shape) == len(own[1])]
+        for products in (False, True):  # a part of a graph may be given `4 * n` elements and nothing that is n
+            for fake, (_, shape, _) in fitting:
+                sizes.bind(fake.shape, shape, products)
+            for fake, (_, _, strides) in fitting:  # those of dimensions of one element may be any
+                sizes.bind(fake.stride(), strides, products)
         at_bucket = Sizes({**sizes.known, **left.buckets})
         arrived: dict[int, Extents] = {}
         for a in arguments:
