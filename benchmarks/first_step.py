@@ -7,23 +7,22 @@ import time
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from .models import MODELS
 from .process import Backend, WorkerError, number
 from .report import Verdict, paired_ratio, save, table, verdicts
-from .steps import show_progress, train, weights_folder
+from .steps import EAGER_MODELS, show_progress, start, weights_folder
 
 REACH = 0.35
 KINDS = ("cold", "warm")
 
 
-def run(backends: list[Backend], pairs: int, models: tuple[str, ...] = MODELS) -> None:
+def run(backends: list[Backend], pairs: int, models: tuple[str, ...] | None = None) -> None:
     """Pairs of fresh processes: the first with an empty cache folder, the second with what the first one left there."""
     backends = [backend for backend in backends if backend.name in ("pjrt", "jax")]  # the two that keep a cache
     rows: list[list[str]] = []
     found: list[Verdict] = []
     saved: dict[str, object] = {}
-    with weights_folder(models) as folder:
-        for model in models:
+    with weights_folder(models or EAGER_MODELS) as folder:
+        for model in models or EAGER_MODELS:
             for backend in backends:
                 try:
                     times = measure(backend, model, folder / f"{model}.npz", pairs)
@@ -50,7 +49,7 @@ def measure(backend: Backend, model: str, weights: Path, pairs: int) -> dict[str
         with TemporaryDirectory() as cache:
             for kind in KINDS:
                 show_progress(f"{model}, {backend.name}: {kind}, {done + 1} of {pairs}")
-                with train(backend, model, weights, cache_environment(cache)) as worker:
+                with start("train", backend, model, weights, cache_environment(cache)) as worker:
                     reply = worker.ask()
                     process = time.perf_counter() - worker.began
                 times[kind].append(number(reply, "first_step_s"))

@@ -24,14 +24,14 @@ class Backend:
 
     Attributes:
         name: what the tables and `--peers` call it.
-        trains_with: the worker module that trains on it, e.g. `"train_torch"`.
+        framework: what its programs are written in: "torch", "jax" or "torchax", as workers are named (`train_torch`).
         argument: what that worker calls it.
         interpreter: the peer environment that holds it; "" is the interpreter that runs this.
         environment: variables of its processes.
     """
 
     name: str
-    trains_with: str
+    framework: str
     argument: str
     interpreter: str = ""
     environment: dict[str, str] = field(default_factory=dict)
@@ -43,19 +43,21 @@ class Backend:
 _COMPILED = {"BENCH_COMPILE": "1"}  # the model and its loss through torch.compile
 _WHOLE = {"BENCH_COMPILE": "whole"}  # the same, with forward, backward and optimizer as one program
 _WITHOUT_US = {"TORCH_DEVICE_BACKEND_AUTOLOAD": "0"}
+_TORCH_XLA = {"PJRT_DEVICE": "CPU", **_WITHOUT_US}
 
-DEVICE = Backend("pjrt", "train_torch", "pjrt", environment={"TORCH_PJRT_DEVICE_NAME": "pjrt"})
+DEVICE = Backend("pjrt", "torch", "pjrt", environment={"TORCH_PJRT_DEVICE_NAME": "pjrt"})
 PEERS = {
     peer.name: peer
     for peer in (
-        Backend("jax", "train_jax", "jax"),
-        Backend("jax-nchw", "train_jax", "jax", environment={"BENCH_JAX_LAYOUT": "NCHW"}),
-        Backend("xla", "train_torch", "xla", "xla", {"PJRT_DEVICE": "CPU", **_WITHOUT_US}),
-        Backend("torchax", "train_torchax", "torchax", "torchax", _WITHOUT_US),
-        Backend("cpu", "train_torch", "cpu", environment=_WITHOUT_US),
-        Backend("inductor", "train_torch", "cpu", environment={**_COMPILED, **_WITHOUT_US}),
-        Backend("compiled", "train_torch", "pjrt", environment={**_COMPILED, **DEVICE.environment}),
-        Backend("whole", "train_torch", "pjrt", environment={**_WHOLE, **DEVICE.environment}),
+        Backend("jax", "jax", "jax"),
+        Backend("jax-nchw", "jax", "jax", environment={"BENCH_JAX_LAYOUT": "NCHW"}),
+        Backend("xla", "torch", "xla", "xla", _TORCH_XLA),
+        Backend("openxla", "torch", "xla", "xla", {**_COMPILED, **_TORCH_XLA}),
+        Backend("torchax", "torchax", "torchax", "torchax", _WITHOUT_US),
+        Backend("cpu", "torch", "cpu", environment=_WITHOUT_US),
+        Backend("inductor", "torch", "cpu", environment={**_COMPILED, **_WITHOUT_US}),
+        Backend("compiled", "torch", "pjrt", environment={**_COMPILED, **DEVICE.environment}),
+        Backend("whole", "torch", "pjrt", environment={**_WHOLE, **DEVICE.environment}),
     )
 }
 

@@ -21,7 +21,7 @@ def run(backends: list[Backend], rounds: int) -> None:
     """Every backend's worker is alive at once; they take turns, block by block, so that noise falls on all alike."""
     times: dict[str, dict[str, list[float]]] = {case: {} for case in CASES}
     with ExitStack() as stack:
-        workers = start(stack, [b for b in backends if b.trains_with == "train_torch"])
+        workers = start(stack, [b for b in backends if b.framework == "torch" and "BENCH_COMPILE" not in b.environment])
         for case in CASES:
             for order in turns(workers, rounds):
                 for worker in order:

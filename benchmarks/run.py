@@ -1,21 +1,22 @@
-"""Run the benchmarks: `python -m benchmarks.run [record|steps|memory|first_step|import|dynamic|depth]... [--quick]`."""
+"""Run the benchmarks: `python -m benchmarks.run [record|steps|compiled|...]... [--quick]`."""
 
 from __future__ import annotations
 
 import argparse
 
-from . import depth, dynamic, first_step, import_time, record, steps
+from . import compiled, depth, dynamic, first_step, import_time, record, steps
 from .models import MODELS
 from .process import DEVICE, PEERS, Backend
 from .report import RESULTS
 
-SECTIONS = ("record", "import", "steps", "memory", "first_step", "dynamic", "depth")
+SECTIONS = ("record", "import", "steps", "memory", "first_step", "dynamic", "compiled", "depth")
 ALL_PEERS = "jax,xla,torchax,cpu"
 
 
 def main() -> None:
     options = parse()
-    backends = [*([DEVICE] if options.device else []), *options.peers]
+    ours = [DEVICE] if options.device else []
+    backends = [*ours, *(peers(ALL_PEERS) if options.peers is None else options.peers)]
     # `steps` measures memory too, so `memory` runs only where it is asked for by name.
     sections = options.sections or [section for section in SECTIONS if section not in ("memory", "depth")]
     repeat = options.repeat
@@ -33,6 +34,8 @@ def main() -> None:
         dynamic.run(40 if options.quick else 300, repeat or (4 if options.quick else 16))
     if "depth" in sections:
         depth.run(repeat or (2 if options.quick else 5), (4, 12) if options.quick else depth.DEPTHS)
+    if "compiled" in sections:
+        compiled.run(ours, options.peers, repeat or (2 if options.quick else 7), options.models or MODELS)
     print(f"\nFigures: {RESULTS}")
 
 
@@ -41,8 +44,8 @@ def parse() -> argparse.Namespace:
     parser.add_argument("sections", nargs="*", metavar="SECTION", help=", ".join(SECTIONS) + "; all by default")
     parser.add_argument("--quick", action="store_true", help="few repetitions: a look, not a measurement")
     parser.add_argument("--repeat", type=int, default=0, help="repetitions, instead of the default of each section")
-    parser.add_argument("--peers", type=peers, default=ALL_PEERS, help=f"all, none or some of {', '.join(PEERS)}")
-    parser.add_argument("--models", type=models, default=MODELS, help=f"some of {', '.join(MODELS)}")
+    parser.add_argument("--peers", type=peers, help=f"none or some of {', '.join(PEERS)}")
+    parser.add_argument("--models", type=models, help=f"some of {', '.join(MODELS)}")
     parser.add_argument("--no-device", dest="device", action="store_false", help="measure the peers only")
     options = parser.parse_args()
     for section in options.sections:
@@ -53,8 +56,7 @@ def parse() -> argparse.Namespace:
 
 def peers(text: str) -> list[Backend]:
     """`"jax,cpu"` -> their backends."""
-    names = {"all": ALL_PEERS, "none": ""}.get(text, text)
-    return [PEERS[name] for name in _known(names, tuple(PEERS))]
+    return [PEERS[name] for name in _known("" if text == "none" else text, tuple(PEERS))]
 
 
 def models(text: str) -> tuple[str, ...]:

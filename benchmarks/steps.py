@@ -1,11 +1,11 @@
-"""Time and peak memory of a training step on every backend, from the same weights, with the losses held together."""
+"""Time and peak memory of a step on every backend, from the same weights, with what it gives held together."""
 
 from __future__ import annotations
 
 import statistics
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,16 +15,42 @@ from .models import MODELS
 from .process import ROOT, Backend, Worker, WorkerError, number
 from .report import Verdict, paired_ratio, save, table, turns, verdicts
 
-STEPS = {"mlp": 10, "resnet": 2, "gpt": 2}  # per block; a block is about a second on 2 cores
-LOSS_TOLERANCE = {"mlp": 1e-4, "resnet": 1e-2, "gpt": 1e-4}  # BatchNorm over 32 images magnifies rounding in 3 steps
-STEP_REACH, MEMORY_REACH = 1.15, 1.25
+EAGER_MODELS = tuple(m for m in MODELS if m != "bert")
+# BatchNorm over 32 images magnifies rounding in 3 steps.
+LOSS_TOLERANCE = {"mlp": 1e-4, "resnet": 1e-2, "gpt": 1e-4, "bert": 1e-4}
+
+
+@dataclass(frozen=True)
+class Task:
+    """What the steps do, and what is asked of the device's.
+
+    Attributes:
+        name: the beginning of the workers' names: "train" or "infer".
+        what: in the tables.
+        ours: the backend that is held against its peers.
+        step_reach, memory_reach: how many times pure JAX's time and memory it may take.
+        steps: in a block, by model: about a second of them on 2 cores.
+        memory: "peak", or "steady" where the peak is that of loading the weights.
+    """
+
+    name: str
+    what: str
+    ours: str
+    step_reach: float
+    memory_reach: float
+    steps: Mapping[str, int]
+    memory: str = "peak"
+
+
+STEPS = {"mlp": 10, "resnet": 2, "gpt": 2, "bert": 2}
+TRAINING = Task("train", "a training step with AdamW", "pjrt", 1.15, 1.25, STEPS)
 
 
 @dataclass
 class Figures:
     """What one backend did on one model."""
 
-    losses: list[float]
+    given: list[float]
     first_step_s: float
     ms: list[float] = field(default_factory=list)
     peak_mb: float = 0.0
@@ -32,18 +58,28 @@ class Figures:
     counters: dict[str, object] = field(default_factory=dict)
 
 
-def run(backends: list[Backend], rounds: int, models: tuple[str, ...] = MODELS, *, only_memory: bool = False) -> None:
+def run(
+    backends: list[Backend], rounds: int, models: tuple[str, ...] | None = None, *, only_memory: bool = False
+) -> None:
     """Print a table per model (step time unless `only_memory`, peak memory) and one of verdicts."""
+    saved, found = compare(TRAINING, backends, 0 if only_memory else rounds, models or EAGER_MODELS)
+    verdicts(found)
+    save("memory" if only_memory else "steps", saved, found)
+
+
+def compare(
+    task: Task, backends: list[Backend], rounds: int, models: tuple[str, ...]
+) -> tuple[dict[str, object], list[Verdict]]:
+    """Print a table per model, without times if there are no rounds; returns the figures and the verdicts."""
     found: list[Verdict] = []
     saved: dict[str, object] = {}
     with weights_folder(models) as folder:
         for model in models:
-            figures = measure(model, folder / f"{model}.npz", backends, 0 if only_memory else rounds)
-            show(model, figures, with_time=not only_memory)
-            found += judge(model, figures, with_time=not only_memory)
+            figures = measure(task, model, folder / f"{model}.npz", backends, rounds)
+            show(task, model, figures, with_time=rounds > 0)
+            found += judge(task, model, figures, with_time=rounds > 0)
             saved[model] = {name: vars(value) for name, value in figures.items()}
-    verdicts(found)
-    save("memory" if only_memory else "steps", saved, found)
+    return saved, found
 
 
 @contextmanager
@@ -57,27 +93,27 @@ def weights_folder(models: tuple[str, ...]) -> Iterator[Path]:
         yield Path(folder)
 
 
-def measure(model: str, weights: Path, backends: list[Backend], rounds: int) -> dict[str, Figures]:
+def measure(task: Task, model: str, weights: Path, backends: list[Backend], rounds: int) -> dict[str, Figures]:
     """Start all workers, then let them take turns: one block of steps each per round."""
     figures: dict[str, Figures] = {}
     with ExitStack() as stack:
         workers: list[Worker] = []
         for backend in backends:
             try:
-                worker = stack.enter_context(train(backend, model, weights))
+                worker = stack.enter_context(start(task.name, backend, model, weights))
                 reply = worker.ask()
             except WorkerError as error:
                 print(f"  {model}: left out: {error}")
                 continue
             workers.append(worker)
-            figures[backend.name] = Figures([float(x) for x in reply["losses"]], number(reply, "first_step_s"))  # type: ignore[attr-defined]
+            figures[backend.name] = Figures([float(x) for x in reply["given"]], number(reply, "first_step_s"))  # type: ignore[attr-defined]
         for done, order in enumerate(turns(workers, rounds)):
             show_progress(f"{model}: round {done + 1} of {rounds}")
             for worker in order:
-                figures[worker.backend.name].ms.append(number(worker.ask(f"steps {STEPS[model]}"), "ms"))
+                figures[worker.backend.name].ms.append(number(worker.ask(f"steps {task.steps[model]}"), "ms"))
         if not rounds:
             for worker in workers:
-                worker.ask(f"steps {STEPS[model]}")
+                worker.ask(f"steps {task.steps[model]}")
         for worker in workers:
             reply = worker.ask("memory")
             figure = figures[worker.backend.name]
@@ -87,51 +123,60 @@ def measure(model: str, weights: Path, backends: list[Backend], rounds: int) -> 
     return figures
 
 
-def train(backend: Backend, model: str, weights: Path, environment: dict[str, str] | None = None) -> Worker:
-    """A training worker of `backend`; its first reply has the first steps' figures."""
+def start(task: str, backend: Backend, model: str, weights: Path, environment: dict[str, str] | None = None) -> Worker:
+    """A worker of `backend` that does the task, "train" or "infer"; its first reply has the first steps' figures."""
     arguments = ("--model", model, "--weights", str(weights))
-    return Worker(backend, backend.trains_with, *arguments, environment=environment)
+    return Worker(backend, f"{task}_{backend.framework}", *arguments, environment=environment)
 
 
-def show(model: str, figures: dict[str, Figures], *, with_time: bool) -> None:
-    """The model's table, a row per backend, and a line where the losses part."""
+def show(task: Task, model: str, figures: dict[str, Figures], *, with_time: bool) -> None:
+    """The model's table, a row per backend, and a line where what they give parts."""
     rows = []
     for name, figure in figures.items():
         ms = [f"{statistics.median(figure.ms):.1f}", f"{min(figure.ms):.1f}"] if with_time else []
         compiled = str(figure.counters.get("executables_compiled", "-"))
         memory = [f"{figure.peak_mb:.0f}", f"{figure.steady_mb:.0f}"]
-        rows.append([name, *ms, *memory, compiled, " ".join(f"{loss:.4f}" for loss in figure.losses)])
-    header = ["", *(["ms, median", "ms, best"] if with_time else []), "peak MB", "steady MB", "compiled", "losses 1-3"]
-    table(f"{model}: a training step with AdamW", header, rows)
+        rows.append([name, *ms, *memory, compiled, " ".join(f"{loss:.4f}" for loss in figure.given)])
+    header = [
+        "",
+        *(["ms, median", "ms, best"] if with_time else []),
+        "peak MB",
+        "steady MB",
+        "compiled",
+        "steps 1-3 give",
+    ]
+    table(f"{model}: {task.what}", header, rows)
     for line in parted(model, figures):
         print(line)
 
 
 def parted(model: str, figures: dict[str, Figures]) -> list[str]:
-    """A line for each backend whose first three losses are not those of the first backend that has any."""
+    """A line for each backend whose first three steps do not give what those of the first backend do."""
     lines = []
     names = list(figures)
     reference = next((name for name in ("cpu", "jax") if name in figures), names[0] if names else "")
     for name in names:
-        pairs = zip(figures[name].losses, figures[reference].losses, strict=True)
+        pairs = zip(figures[name].given, figures[reference].given, strict=True)
         worst = max(abs(a - b) / abs(b) for a, b in pairs)
         if not worst <= LOSS_TOLERANCE[model]:
-            lines.append(f"  NOT THE SAME MATHEMATICS: {name}'s losses are {worst:.1e} off {reference}'s")
+            lines.append(f"  NOT THE SAME MATHEMATICS: {name} is {worst:.1e} off {reference}")
     return lines
 
 
-def judge(model: str, figures: dict[str, Figures], *, with_time: bool) -> list[Verdict]:
+def judge(task: Task, model: str, figures: dict[str, Figures], *, with_time: bool) -> list[Verdict]:
     """The device's ratios to its peers, and those of a compiled step to its parts."""
     found = judge_whole(model, figures, with_time=with_time)
-    ours = figures.get("pjrt")
+    ours = figures.get(task.ours)
     if ours is None:
         return found
+    step = "step" if task.name == "train" else "inference"
     for peer, theirs in figures.items():
-        if with_time and peer in ("jax", "xla", "torchax"):
-            reach = STEP_REACH if peer == "jax" else 1.0
-            found.append(Verdict(f"{model} step: pjrt / {peer}", paired_ratio(ours.ms, theirs.ms), reach))
+        if with_time and peer in ("jax", "xla", "openxla", "torchax"):
+            reach = task.step_reach if peer == "jax" else 1.0
+            found.append(Verdict(f"{model} {step}: {task.ours} / {peer}", paired_ratio(ours.ms, theirs.ms), reach))
     if "jax" in figures:
-        found.append(Verdict(f"{model} peak memory: pjrt / jax", ours.peak_mb / figures["jax"].peak_mb, MEMORY_REACH))
+        mine, its = (getattr(figure, f"{task.memory}_mb") for figure in (ours, figures["jax"]))
+        found.append(Verdict(f"{model} {step}, {task.memory} memory: {task.ours} / jax", mine / its, task.memory_reach))
     return found
 
 

@@ -11,7 +11,7 @@ import numpy.typing as npt
 if TYPE_CHECKING:
     from torch import nn
 
-MODELS = ("mlp", "resnet", "gpt")
+MODELS = ("mlp", "resnet", "gpt", "bert")
 
 LEARNING_RATE = 1e-3
 WEIGHT_DECAY = 1e-2  # torch.optim.AdamW's own default; optax's is 1e-4, so it is named everywhere
@@ -23,11 +23,12 @@ def build(model: str) -> nn.Module:
     """The PyTorch model of that name, in training mode, with weights that depend on the name only."""
     import torch
 
+    from .bert import BERT
     from .gpt import GPT
     from .mlp import MLP
     from .resnet import ResNet18
 
-    factories: dict[str, Callable[[], nn.Module]] = {"mlp": MLP, "resnet": ResNet18, "gpt": GPT}
+    factories: dict[str, Callable[[], nn.Module]] = {"mlp": MLP, "resnet": ResNet18, "gpt": GPT, "bert": BERT}
     torch.manual_seed(0)
     return factories[model]().train()
 
@@ -46,4 +47,6 @@ def _batch(model: str, rng: np.random.Generator) -> Batch:
     if model == "gpt":
         tokens = rng.integers(0, 65, (8, 257))
         return np.ascontiguousarray(tokens[:, :-1]), np.ascontiguousarray(tokens[:, 1:])
+    if model == "bert":
+        return rng.integers(0, 30522, (4, 32)), rng.integers(0, 30522, (4, 32))  # a step is about a second on 2 cores
     raise ValueError(f"no model is called {model!r}; there are {', '.join(MODELS)}")

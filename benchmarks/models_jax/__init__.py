@@ -12,6 +12,8 @@ from jax import Array
 Params = dict[str, Array]
 State = dict[str, Array]
 Weights = dict[str, npt.NDArray[np.generic]]
+Train = Callable[[Params, State, Array], tuple[Array, State]]
+Infer = Callable[[Params, State, Array], Array]
 
 
 class Model(NamedTuple):
@@ -19,15 +21,22 @@ class Model(NamedTuple):
 
     Attributes:
         init: PyTorch's `state_dict` as numpy arrays -> (parameters, state that isn't trained).
-        apply: (parameters, state, inputs) -> (logits, new state).
+        train: (parameters, state, inputs) -> (logits, new state), as in training mode.
+        infer: (parameters, state, inputs) -> logits, as in evaluation mode.
     """
 
     init: Callable[[Weights], tuple[Params, State]]
-    apply: Callable[[Params, State, Array], tuple[Array, State]]
+    train: Train
+    infer: Infer
+
+
+def stateless(apply: Callable[[Params, Array], Array]) -> tuple[Train, Infer]:
+    """`train` and `infer` of a model that is the same in both modes."""
+    return lambda params, state, x: (apply(params, x), state), lambda params, state, x: apply(params, x)
 
 
 def build(model: str) -> Model:
     """The JAX model of that name."""
-    from . import gpt, mlp, resnet
+    from . import bert, gpt, mlp, resnet
 
-    return {"mlp": mlp.MODEL, "resnet": resnet.MODEL, "gpt": gpt.MODEL}[model]
+    return {"mlp": mlp.MODEL, "resnet": resnet.MODEL, "gpt": gpt.MODEL, "bert": bert.MODEL}[model]

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from ..models import gpt_shape
-from . import Model, Params, State, Weights
+from . import Model, Params, State, Weights, stateless
 from .mlp import linear
 
 
@@ -15,11 +15,11 @@ def init(weights: Weights) -> tuple[Params, State]:
     return {name: jnp.asarray(value) for name, value in weights.items()}, {}
 
 
-def apply(params: Params, state: State, ids: Array) -> tuple[Array, State]:
+def apply(params: Params, ids: Array) -> Array:
     x = params["tokens.weight"][ids] + params["positions.weight"][: ids.shape[1]]
     for i in range(gpt_shape.LAYERS):
         x = layer(params, f"layers.{i}", x)
-    return layer_norm(params, "ln", x) @ params["head.weight"].T, state
+    return layer_norm(params, "ln", x) @ params["head.weight"].T
 
 
 def layer(params: Params, name: str, x: Array) -> Array:
@@ -33,11 +33,11 @@ def layer(params: Params, name: str, x: Array) -> Array:
     return x + linear(params, f"{name}.down", hidden)
 
 
-def layer_norm(params: Params, name: str, x: Array) -> Array:
-    """PyTorch's default: over the last dimension, biased variance, eps 1e-5."""
+def layer_norm(params: Params, name: str, x: Array, eps: float = 1e-5) -> Array:
+    """PyTorch's: over the last dimension, biased variance."""
     mean = x.mean(-1, keepdims=True)
     variance = x.var(-1, keepdims=True)
-    return (x - mean) * jax.lax.rsqrt(variance + 1e-5) * params[f"{name}.weight"] + params[f"{name}.bias"]
+    return (x - mean) * jax.lax.rsqrt(variance + eps) * params[f"{name}.weight"] + params[f"{name}.bias"]
 
 
-MODEL = Model(init, apply)
+MODEL = Model(init, *stateless(apply))

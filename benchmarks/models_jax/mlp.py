@@ -6,17 +6,17 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from . import Model, Params, State, Weights
+from . import Model, Params, State, Weights, stateless
 
 
 def init(weights: Weights) -> tuple[Params, State]:
     return {name: jnp.asarray(value) for name, value in weights.items()}, {}
 
 
-def apply(params: Params, state: State, x: Array) -> tuple[Array, State]:
+def apply(params: Params, x: Array) -> Array:
     x = jax.nn.relu(linear(params, "fc1", x))
     x = jax.nn.relu(linear(params, "fc2", x))
-    return linear(params, "fc3", x), state
+    return linear(params, "fc3", x)
 
 
 def linear(params: Params, name: str, x: Array) -> Array:
@@ -24,4 +24,4 @@ def linear(params: Params, name: str, x: Array) -> Array:
     return x @ params[f"{name}.weight"].T + params[f"{name}.bias"]
 
 
-MODEL = Model(init, apply)
+MODEL = Model(init, *stateless(apply))

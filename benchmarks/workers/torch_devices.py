@@ -8,14 +8,25 @@ from dataclasses import dataclass, field
 
 import torch
 
+from .training import Program, Weights, arguments, serve
+
 
 @dataclass(frozen=True)
 class TorchDevice:
-    """Attributes: device string; `end_step` as a program on it must call after each step; `wait` for all work."""
+    """A device under test.
+
+    Attributes:
+        device: its string.
+        end_step: what a program on it must call after each step.
+        wait: for all work.
+        compiler: the backend of `torch.compile` for it.
+        counters: the backend's own counts.
+    """
 
     device: str
     end_step: Callable[[], None]
     wait: Callable[[], None]
+    compiler: str = "inductor"
     counters: Callable[[], dict[str, object]] = field(default=dict)
 
 
@@ -28,7 +39,7 @@ def open_device(backend: str) -> TorchDevice:
     if backend == "pjrt":
         device = torch.pjrt  # type: ignore[attr-defined]
         torch.ones(1, device="pjrt").cpu()
-        return TorchDevice("pjrt", _nothing, device.synchronize, device.metrics)
+        return TorchDevice("pjrt", _nothing, device.synchronize, "pjrt", device.metrics)
     if backend == "xla":
         return _open_torch_xla()
     raise ValueError(f"backend is cpu, pjrt or xla, not {backend!r}")
@@ -46,7 +57,20 @@ def _open_torch_xla() -> TorchDevice:
         return {"executables_compiled": compiled[0] if compiled else 0, "fallbacks": fallbacks}
 
     torch.ones(1, device=torch_xla.device()).cpu()
-    return TorchDevice("xla", torch_xla.sync, xm.wait_device_ops, counters)
+    return TorchDevice("xla", torch_xla.sync, xm.wait_device_ops, "openxla", counters)
+
+
+def serve_on_device(build: Callable[[str, Weights, TorchDevice], Program]) -> None:
+    """`training.serve` for a program that `build` makes of a model's name, its weights and the device."""
+    options = arguments()
+    if options.backend == "xla":
+        importlib.import_module("torch_xla")
+    devices: list[TorchDevice] = []
+    serve(
+        lambda: devices.append(open_device(options.backend)),
+        lambda model, weights: build(model, weights, devices[0]),
+        options,
+    )
 
 
 def _nothing() -> None:

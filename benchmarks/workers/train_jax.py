@@ -42,7 +42,7 @@ def program(name: str, weights: Weights) -> Program:
     training = Training(params, state, zeros(), zeros(), jnp.zeros((), jnp.int32))
 
     def loss_of(params: Params, state: State, x: Array, y: Array) -> tuple[Array, State]:
-        logits, state = model.apply(params, state, x)
+        logits, state = model.train(params, state, x)
         log_probabilities = jax.nn.log_softmax(logits)
         return -jnp.take_along_axis(log_probabilities, y[..., None], -1).mean(), state
 

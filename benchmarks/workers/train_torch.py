@@ -2,27 +2,14 @@
 
 from __future__ import annotations
 
-import importlib
 import os
 
 import torch
 import torch.nn.functional as F
 
 from ..models import LEARNING_RATE, Batch, build
-from .torch_devices import TorchDevice, open_device
-from .training import Program, Weights, arguments, serve
-
-
-def main() -> None:
-    options = arguments()
-    if options.backend == "xla":
-        importlib.import_module("torch_xla")
-    devices: list[TorchDevice] = []
-    serve(
-        lambda: devices.append(open_device(options.backend)),
-        lambda model, weights: program(model, weights, devices[0]),
-        options,
-    )
+from .torch_devices import TorchDevice, serve_on_device
+from .training import Program, Weights
 
 
 def program(name: str, weights: Weights, target: TorchDevice) -> Program:
@@ -37,9 +24,9 @@ def program(name: str, weights: Weights, target: TorchDevice) -> Program:
 
     forward = loss_of
     if os.environ.get("BENCH_COMPILE") == "whole":
-        forward = torch.compile(loss_of, backend=target.device, options={"whole_step": True})
+        forward = torch.compile(loss_of, backend=target.compiler, options={"whole_step": True})
     elif os.environ.get("BENCH_COMPILE"):
-        forward = torch.compile(loss_of)
+        forward = torch.compile(loss_of, backend=target.compiler)
 
     def step(batch: Batch) -> torch.Tensor:
         x, y = (torch.from_numpy(array).to(target.device) for array in batch)
@@ -58,4 +45,4 @@ def program(name: str, weights: Weights, target: TorchDevice) -> Program:
 
 
 if __name__ == "__main__":
-    main()
+    serve_on_device(program)

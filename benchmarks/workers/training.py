@@ -1,4 +1,4 @@
-"""What every training worker does around its own step: first steps with their losses, then timed blocks on demand."""
+"""What every worker with a model does around its own step: the first steps, then timed blocks on demand."""
 
 from __future__ import annotations
 
@@ -17,11 +17,12 @@ from .channel import Channel, Memory
 
 @dataclass(frozen=True)
 class Program:
-    """A training program under test.
+    """A program under test, that trains or infers.
 
     Attributes:
-        step: takes a host batch, trains on it without waiting, returns the loss still on its device.
-        read: waits for a loss and returns it as a number.
+        step: takes a host batch and returns what it gives, still on its device: a loss, without waiting for it, or
+            logits that are there.
+        read: waits for that and returns it as a number: the loss, or the mean square of the logits.
         wait: waits until all that was asked of the device is done.
         counters: the backend's own counts, if it has any (compilations, fallbacks).
     """
@@ -47,7 +48,7 @@ def serve(start: Callable[[], None], build: Callable[[str, Weights], Program], o
     """Start the device, build the program, take 3 steps, report; then a block of N steps for each `steps N` received.
 
     The first step's time begins when the imports are done and the device is started, as its memory's baseline does;
-    it covers building the model, moving it over, tracing, compiling, and ends with the loss on the host.
+    it covers building the model, moving it over, tracing, compiling, and ends with what the step gives on the host.
     """
     channel = Channel()
     imported = time.perf_counter()
@@ -57,16 +58,16 @@ def serve(start: Callable[[], None], build: Callable[[str, Weights], Program], o
     with np.load(options.weights) as file:
         program = build(options.model, dict(file))
     data = batches(options.model)
-    losses = [program.read(program.step(data[0]))]
+    given = [program.read(program.step(data[0]))]
     program.wait()
     first = time.perf_counter()
-    losses += [program.read(program.step(data[i])) for i in (1, 2)]
+    given += [program.read(program.step(data[i])) for i in (1, 2)]
     channel.send(
         import_s=imported - STARTED,
         start_s=started - imported,
         first_step_s=first - started,
         after_first_s=time.perf_counter() - first,
-        losses=losses,
+        given=given,
     )
     program.step(data[3])
     program.wait()

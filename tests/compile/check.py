@@ -73,6 +73,39 @@ def check_module(
     return there
 
 
+def check_architecture(
+    net: nn.Module, given: dict[str, Any], result: Callable[[Any], torch.Tensor], fullgraph: bool = True
+) -> None:
+    """Assert that a large model's output and the gradients of its mean square are the CPU's.
+
+    Args:
+        given: its arguments by name, on the CPU.
+        result: the tensor of its output that is looked at.
+    """
+    there = copy.deepcopy(net).to(DEVICE)
+    compiled = torch.compile(there, backend="pjrt", fullgraph=fullgraph)
+    expected = result(net(**given))
+    got = result(compiled(**tree_map(on_device, given)))
+    same(got, expected, rtol=1e-3, atol=1e-4)
+    expected.square().mean().backward()
+    got.square().mean().backward()
+    same_gradients(there, net)
+    for (path, a), b in zip(there.named_buffers(), net.buffers(), strict=True):
+        torch.testing.assert_close(a.cpu(), b, rtol=1e-3, atol=1e-4, msg=lambda m, path=path: f"{path}: {m}")
+
+
+def same_gradients(there: nn.Module, net: nn.Module) -> None:
+    """Assert that the gradients of a model on the device are those of its twin on the CPU."""
+    for (path, p), q in zip(there.named_parameters(), net.parameters(), strict=True):
+        if q.grad is None:  # AOTAutograd gives zeros to what only an unused output depends on
+            assert p.grad is None or not p.grad.any(), path
+        else:
+            atol = 1e-3 * float(q.grad.abs().max()) + 1e-6
+            torch.testing.assert_close(
+                p.grad.cpu(), q.grad, rtol=1e-2, atol=atol, msg=lambda m, path=path: f"{path}: {m}"
+            )
+
+
 def same(got: Any, expected: Any, rtol: float | None = None, atol: float | None = None) -> None:
     """Assert equal structure, tensors close and of the same dtype, shape and strides, on the device each."""
     ours, theirs = tree_leaves(got), tree_leaves(expected)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable
 from pathlib import Path
 
@@ -66,12 +67,47 @@ def test_guard_filter_among_the_options() -> None:
 
 @pytest.mark.parametrize(
     "keep",
-    ["skip_guard_on_inbuilt_nn_modules_unsafe", "skip_guard_on_all_nn_modules_unsafe", "skip_guard_on_globals_unsafe"],
-)
+    [
+        "skip_guard_on_inbuilt_nn_modules_unsafe", "skip_guard_on_all_nn_modules_unsafe",
+        "skip_guard_on_globals_unsafe", "keep_portable_guards_unsafe", "skip_all_guards_unsafe",
+    ],
+)  # fmt: skip
 def test_guard_filters(keep: str) -> None:
     net = nn.Linear(3, 3).to(DEVICE)
     compiled = torch.compile(net, backend="pjrt", options={"guard_filter_fn": getattr(torch.compiler, keep)})
     torch.testing.assert_close(compiled(ones()).cpu(), net(ones()).cpu())
+
+
+def test_a_polyfill_is_traced_in_the_place_of_a_function() -> None:
+    @torch.compiler.substitute_in_graph(operator.indexOf)
+    def index_of(a: list[int], b: int, /) -> int:
+        return a.index(b)
+
+    compiled = torch.compile(lambda x: x * operator.indexOf([1, 2, 3], 3), backend="pjrt", fullgraph=True)
+    assert compiled(ones()).tolist() == [2, 2, 2]
+
+
+def test_settings_of_the_compiler_as_a_whole() -> None:
+    compiled = torch.compile(double, backend="pjrt")
+    with torch.compiler.config.patch(dynamic_sources="L['x']"):
+        assert [compiled(ones(n)).shape[0] for n in (3, 4, 5)] == [3, 4, 5]
+    assert graphs() == 1
+    before = torch.compiler.set_enable_guard_collectives(True)
+    try:
+        assert compiled(ones()).tolist() == [2, 2, 2]
+    finally:
+        torch.compiler.set_enable_guard_collectives(before)
+
+
+def test_pytorchs_own_ways_to_keep_what_was_compiled() -> None:
+    compiled = torch.compile(double, backend="pjrt", fullgraph=True)
+    compiled(ones())
+    assert torch.compiler.save_cache_artifacts() is None
+    with (
+        torch._dynamo.config.patch(enable_aot_compile=True),
+        pytest.raises(AssertionError, match="expected OutputCode"),
+    ):
+        compiled.aot_compile(((ones(),), {}))
 
 
 def test_reset_forgets_programs() -> None:

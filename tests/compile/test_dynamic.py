@@ -9,6 +9,8 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
+from torch._dynamo.decorators import mark_unbacked
+from torch.fx.experimental.dynamic_spec import IntVar, ShapesSpec, ShapeVar, TensorSpec
 
 from ..conftest import DEVICE
 from ..process import output
@@ -72,6 +74,43 @@ def test_mark_dynamic_with_bounds() -> None:
         torch._dynamo.mark_dynamic(there, 0, min=2, max=64)
         same(compiled(there), x.cumsum(0) * n)
     assert len(module.compiler.report().graphs) == 1
+
+
+def test_mark_unbacked_serves_all_lengths_with_the_programs_of_buckets() -> None:
+    def fn(x: torch.Tensor) -> torch.Tensor:
+        torch._check(x.shape[0] != 7, lambda: "seven is out")
+        return x.softmax(0) * x.shape[0]
+
+    compiled = torch.compile(fn, backend="pjrt", fullgraph=True)
+    for n in (4, 9, 5, 12, 1, 0, 6):
+        x = torch.randn(n, 2)
+        there = x.to(DEVICE).requires_grad_()
+        mark_unbacked(there, 0)
+        got = compiled(there)
+        same(got, fn(x))
+        got.square().sum().backward()
+        here = x.requires_grad_()
+        fn(here).square().sum().backward()
+        same(there.grad, here.grad, rtol=1e-4, atol=1e-5)
+    assert all(padded and count == 3 for _, count, padded in programs())
+    there = torch.randn(7, 2, device=DEVICE, requires_grad=True)
+    mark_unbacked(there, 0)
+    with pytest.raises(RuntimeError, match="seven is out"):
+        compiled(there)
+
+
+def test_shapes_spec_names_the_sizes_that_vary_and_their_bounds() -> None:
+    n, m = ShapeVar("n", min=2, max=64), ShapeVar("m")
+    spec = ShapesSpec({"x": TensorSpec([n, 3]), "y": TensorSpec([m, 3]), "k": IntVar("k")}, assumptions=[n * 2 == m])
+
+    def fn(x: torch.Tensor, y: torch.Tensor, k: int) -> torch.Tensor:
+        return torch.cat([x, y]).cumsum(0) * k
+
+    compiled = torch.compile(fn, backend="pjrt", fullgraph=True, shapes_spec=spec)
+    for length, k in ((4, 2), (9, 3), (33, 7), (14, 2)):
+        x, y = torch.randn(length, 3), torch.randn(2 * length, 3)
+        same(compiled(x.to(DEVICE), y.to(DEVICE), k), fn(x, y, k), rtol=1e-4, atol=1e-5)
+    assert len(programs()) == 1
 
 
 def test_sizes_among_arguments_and_results() -> None:
@@ -336,6 +375,22 @@ def test_a_backward_pass_that_leaves_the_device_gets_real_sizes() -> None:
         torch._dynamo.mark_dynamic(there, 1, min=3, max=40)
         compiled(there).sum().backward()
         same(there.grad, x.exp() / 2)
+
+
+def test_a_part_of_a_graph_that_is_given_multiples_of_a_size_only() -> None:
+    @torch.library.custom_op("torch_pjrt_tests::thirded", mutates_args=())
+    def thirded(x: torch.Tensor) -> torch.Tensor:
+        return x / 3
+
+    thirded.register_fake(torch.empty_like)
+
+    def fn(x: torch.Tensor) -> torch.Tensor:
+        return thirded(torch.cat([x.exp().flatten(), x.new_ones(3)])) * 2
+
+    compiled = torch.compile(fn, backend="pjrt", fullgraph=True, dynamic=True)
+    for length in (9, 12, 7):
+        x = torch.randn(length, 4)
+        same(compiled(x.to(DEVICE)), fn(x))
 
 
 def test_a_program_for_padding_that_is_zero_is_not_one_for_padding_that_is_not() -> None:

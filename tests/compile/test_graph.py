@@ -211,6 +211,31 @@ def test_as_strided_counts_in_the_memory_of_its_argument() -> None:
     check(lambda x: (x.t().as_strided((2, 3), (1, 2)), (x * 2).t().as_strided((2, 2), (2, 3), 1)), torch.randn(4, 3))
 
 
+def test_as_strided_counts_in_the_memory_around_its_argument() -> None:
+    def fn(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        return x.as_strided((2, 3), (2, 1)) + 1, x.as_strided((2, 3), (2, 1), 7) + 1, x[1:].as_strided((4,), (3,)) + 1
+
+    compiled = torch.compile(fn, backend="pjrt", fullgraph=True)
+    base = torch.arange(60.0).reshape(6, 10)
+    there = base.to(DEVICE)
+    for part in (slice(2, 5), slice(4, 7)):  # one program: where the argument starts is run-time data
+        same(compiled(there[:, part]), fn(base[:, part]))
+    same(compiled(there.t()[:, 1:]), fn(base.t()[:, 1:]))
+    same(compiled(there[1:4]), fn(base[1:4]))
+    assert len(module.compiler.report().graphs[0].programs) == 1
+
+    def negated(x: torch.Tensor) -> torch.Tensor:
+        x.as_strided((2, 2), (10, 1)).neg_()
+        return x.sum()
+
+    same(torch.compile(negated, backend="pjrt", fullgraph=True)(there[1:, 3:6]), negated(base[1:, 3:6]))
+    same(there, base)
+    below = torch.compile(lambda x: x.as_strided((2, 10), (10, 1)) + 1, backend="pjrt", fullgraph=True)
+    same(below(there[3:4]), base[3:5] + 1)
+    with pytest.raises(RuntimeError, match=r"as_strided: sizes \[2, 10\].* outside of the storage, which has 60"):
+        below(there[5:6]).cpu()
+
+
 def test_a_write_to_a_part_of_an_argument_leaves_the_rest() -> None:
     def fn(x: torch.Tensor) -> torch.Tensor:
         x[1:, ::2] = 7

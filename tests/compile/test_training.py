@@ -56,6 +56,12 @@ def test_forward_and_backward_are_one_graph_where_dynamo_traces_backward() -> No
     assert module.compiler.report().graphs[0].kind == "inference"
 
 
+@torch._dynamo.config.patch(compiled_autograd=True)
+def test_compiled_autograd_captures_the_backward_pass() -> None:
+    assert train(DEVICE, "SGD", "step") == pytest.approx(train("cpu", "SGD", "nothing"), rel=1e-4)
+    assert {g.kind for g in module.compiler.report().graphs} == {"forward", "inference"}
+
+
 def test_gradients_by_torch_func_are_one_graph_with_the_update() -> None:
     net = nn.Linear(4, 2)
     x, y = torch.randn(8, 4), torch.randn(8, 2)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 import jax
@@ -20,13 +21,14 @@ from . import control_flow
 from .bodies import attribute, hop_of, octets, outputs, wanted
 from .draws import draw_key, draws, is_random, op_of
 from .sizes import Sizes
+from .strided import Memory, as_strided, as_strided_scatter
 
 aten = torch.ops.aten
 
-# Ops that say something to the compiler and compute nothing.
+# Ops that say something to the compiler and compute nothing. What they assert of sizes is checked by `Program`.
 _IGNORED = frozenset(
     {
-        aten._assert_tensor_metadata.default, aten.sym_constrain_range.default,
+        aten._assert_scalar.default, aten._assert_tensor_metadata.default, aten.sym_constrain_range.default,
         aten.sym_constrain_range_for_size.default,
     }
 )  # fmt: skip
@@ -63,6 +65,7 @@ class Evaluation:
         keys: uint32[n, 4], one row for each node that draws, in graph order; None if there is none.
         constants: arrays of the tensors that are attributes of the graph's module.
         wide: whether half types are float32.
+        memories: what lies under the placeholders that are arguments of the program.
     """
 
     def __init__(
@@ -72,8 +75,10 @@ class Evaluation:
         keys: jax.Array | None,
         constants: Mapping[Node, jax.Array],
         wide: bool = False,
+        memories: Mapping[Node, Memory] = MappingProxyType({}),
     ) -> None:
         self.wide = wide
+        self.memories = memories
         self.values: dict[Node, Any] = {**values, **constants}
         self.sizes = sizes
         self.required_by: list[Node] = []
@@ -251,71 +256,6 @@ def _sym_storage_offset(run: Evaluation, node: Node, x: jax.Array) -> int:
     return run.sizes.of([source.meta["val"].storage_offset()])[0]
 
 
-def _as_strided(
-    run: Evaluation, node: Node, x: jax.Array, size: Sequence[int], stride: Sequence[int], offset: int | None = None
-) -> jax.Array:
-    """Strides count in the memory that the base has in PyTorch: found by the strides of its fake tensor."""
-    source = node.args[0]
-    assert isinstance(source, Node)
-    fake = source.meta["val"]
-    base = _memory(run, source)
-    start, first = run.sizes.of([fake.storage_offset(), base.meta["val"].storage_offset()])
-    at = (start if offset is None else offset) - first
-    plan = view.plan(run.layout(base), view.Layout(fake.dtype, tuple(size), tuple(stride), at))
-    return view.read(run.values[base], plan.structure, plan.starts)
-
-
-def _as_strided_scatter(
-    run: Evaluation,
-    node: Node,
-    x: jax.Array,
-    src: jax.Array,
-    size: Sequence[int],
-    stride: Sequence[int],
-    offset: int | None = None,
-) -> jax.Array:
-    source = node.args[0]
-    assert isinstance(source, Node)
-    start = run.sizes.of([source.meta["val"].storage_offset()])[0]
-    at = 0 if offset is None else offset - start
-    plan = view.plan(run.layout(source), view.Layout(source.meta["val"].dtype, tuple(size), tuple(stride), at))
-    return view.write(x, plan.structure, plan.starts, jnp.broadcast_to(src, tuple(size)))
-
-
-def _memory(run: Evaluation, node: Node) -> Node:
-    """The dense tensor that the node's is a view of (the node itself, if that is dense)."""
-    while True:
-        layout = run.layout(node)
-        source = node.args[0] if node.args else None
-        if is_dense(layout.sizes, layout.strides) or not isinstance(source, Node) or not _shares_memory(source, node):
-            return node
-        node = source
-
-
-def _shares_memory(source: Node, node: Node) -> bool:
-    op = op_of(node)
-    returns = op._schema.returns if op is not None else []
-    return bool(returns) and returns[0].alias_info is not None and isinstance(source.meta.get("val"), torch.Tensor)
-
-
-def is_dense(sizes: Sequence[int], strides: Sequence[int]) -> bool:
-    """Whether each element of the memory that the tensor spans belongs to it, once."""
-    expected = 1
-    for n, s in sorted(zip(sizes, strides, strict=True), key=lambda d: (d[1], d[0])):
-        if n == 0:
-            return True
-        if n != 1 and s != expected:
-            return False
-        expected *= n
-    return True
-
-
-def _assert_scalar(run: Evaluation, node: Node, holds: bool, message: str) -> None:
-    """A condition on sizes, which are numbers here: each set of sizes is checked when it is first met."""
-    if not holds:
-        raise RuntimeError(message)
-
-
 def _to_device(run: Evaluation, node: Node, x: jax.Array, *device: Any, **named: Any) -> jax.Array:
     return x
 
@@ -327,13 +267,12 @@ def _copy(run: Evaluation, node: Node, x: jax.Array, source: jax.Array, non_bloc
 
 
 _SPECIAL: dict[OpOverload, Callable[..., Any]] = {
-    aten._assert_scalar.default: _assert_scalar,
     aten.sym_size.int: _sym_size,
     aten.sym_numel.default: _sym_numel,
     aten.sym_stride.int: _sym_stride,
     aten.sym_storage_offset.default: _sym_storage_offset,
-    aten.as_strided.default: _as_strided,
-    aten.as_strided_scatter.default: _as_strided_scatter,
+    aten.as_strided.default: as_strided,
+    aten.as_strided_scatter.default: as_strided_scatter,
     aten.copy_.default: _copy,
     torch.ops.prims.device_put.default: _to_device,
 }

@@ -17,6 +17,7 @@ from ..lowering.check import Requirement, collecting
 from .evaluate import Evaluation
 from .graph import Convention
 from .sizes import Sizes
+from .strided import Memory
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +30,7 @@ class Argument:
         base: layout of the array under its storage.
         structure: the view that the tensor is of the array; None: all of it.
         starts: how many numbers say where the view starts.
+        moved: whether the array holds a copy of the tensor, not the memory that it lies in.
     """
 
     index: int
@@ -36,6 +38,7 @@ class Argument:
     base: LayoutTuple
     structure: Any
     starts: int
+    moved: bool = False
 
 
 @dataclass(slots=True)
@@ -78,16 +81,20 @@ class GraphFunction:
         place = 0
         values: dict[Node, Any] = {n: self.sizes.of([n.meta["val"]])[0] for n in convention.ints}
         where: dict[int, list[jax.Array]] = {}
+        memories: dict[Node, Memory] = {}
         for a, array in zip(self.arguments, tensors, strict=True):
             where[a.index] = [starts[place + k].astype(np.int32) for k in range(a.starts)]
             place += a.starts
             whole = a.structure is None
-            values[convention.placeholders[a.index]] = array if whole else view.read(array, a.structure, where[a.index])
+            node = convention.placeholders[a.index]
+            values[node] = array if whole else view.read(array, a.structure, where[a.index])
+            memories[node] = Memory(array, a.base, a.structure, where[a.index], a.moved)
         evaluation = Evaluation(
             values,
             self.sizes,
             None if keys is None else keys.reshape(-1, 4),
             dict(zip(self.constants, constants, strict=True)),
+            memories=memories,
         )
         with collecting() as collector:
             values = evaluation.run(self.nodes, self.needed, lambda: len(collector.found))

@@ -18,8 +18,9 @@ from torch.fx import GraphModule, Node
 from ..eager.infer import LayoutTuple, number_of
 from .bodies import asserts, reached
 from .draws import draws, op_of
-from .evaluate import can_lower, is_dense
+from .evaluate import can_lower
 from .sizes import Sizes
+from .strided import is_dense
 
 aten = torch.ops.aten
 

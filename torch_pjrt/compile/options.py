@@ -66,6 +66,8 @@ def read_options(mode: str | None, options: Mapping[str, Any] | None) -> Options
         raise OptionError(f"mode {chosen!r}: expected one of {', '.join(_MODES)}{_nearest(chosen, _MODES)}")
     given = dict(options or {})
     ours = {name: _READ[name](name, given.pop(name)) for name in _OURS if name in given}
+    if ours.get("whole_step"):
+        ours["scan_blocks"] = 0  # one program, not one for each block
     for name, value in given.items():
         _check(name, value)
     return Options(_MODES[chosen].get(platform(), {}) | given, **ours)

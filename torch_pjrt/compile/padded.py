@@ -115,7 +115,7 @@ class PaddedPrograms:
 
     def choose(self, sizes: Sizes) -> dict[Any, int]:
         """The buckets for a call of these sizes; empty if it is to run at its own."""
-        if self.refused is not None or not sizes.known:
+        if self.refused is not None or not sizes.known or not sizes.all_apart:
             return {}
         chosen = self.buckets.choose({s: int(n) for s, n in sizes.known.items()})
         for i in self.graph.convention.written:
@@ -213,7 +213,7 @@ class PaddedPrograms:
         fake = self.graph.convention.placeholders[a.index].meta["val"]
         shape = sizes.of(fake.shape)
         layout = contiguous(number_of(fake.dtype), shape)
-        return Argument(a.index, layout, layout, None, 0)
+        return Argument(a.index, layout, layout, None, 0, True)
 
     def varies(self, a: Argument, chosen: Mapping[Any, int]) -> bool:
         """Whether the size of an argument depends on one of the symbols."""

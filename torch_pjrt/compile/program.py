@@ -26,6 +26,7 @@ from . import dump, shared
 from .buckets import Buckets, Left, Link
 from .calls import Incoming, exact_caller, into_bucket, out_of_bucket, padded_caller
 from .content import content
+from .draws import op_of
 from .evaluate import constants, describe, name_of, user_line
 from .function import Argument, GraphFunction
 from .graph import OutputTuple, Takes, read_convention
@@ -127,6 +128,7 @@ class Program:
         """
         arguments = [Argument(*d) for d in described]
         sizes, arrived, came = self._bind(arguments, ints)
+        self._check_sizes(sizes)
         if not self.convention.results:
             return None, self._written(arguments)[0], self.convention.recipes(sizes), None
         try:
@@ -237,11 +239,13 @@ class Program:
         sizes = Sizes()
         sizes.bind((n.meta["val"] for n in self.convention.ints), ints)
         left = self.link.find(sizes.known) if self.link is not None and self.kind == "backward" else Left({}, {})
-        for a in arguments:
-            fake = self.convention.placeholders[a.index].meta["val"]
-            if len(fake.shape) == len(a.own[1]):
-                sizes.bind(fake.shape, a.own[1])
-                sizes.bind(fake.stride(), a.own[2])
+        fakes = [(self.convention.placeholders[a.index].meta["val"], a.own) for a in arguments]
+        fitting = [(fake, own) for fake, own in fakes if len(fake.shape) == len(own[1])]
+        for products in (False, True):  # a part of a graph may be given `4 * n` elements and nothing that is n
+            for fake, (_, shape, _) in fitting:
+                sizes.bind(fake.shape, shape, products)
+            for fake, (_, _, strides) in fitting:  # those of dimensions of one element may be any
+                sizes.bind(fake.stride(), strides, products)
         at_bucket = Sizes({**sizes.known, **left.buckets})
         arrived: dict[int, Extents] = {}
         for a in arguments:
@@ -258,6 +262,15 @@ class Program:
                     f"{list(expected[1])}, called with {own[0]} {list(own[1])}"
                 )
         return sizes, arrived, left.buckets
+
+    def _check_sizes(self, sizes: Sizes) -> None:
+        """What the graph asserts of its sizes, each set of them when it is first met. Raises what the CPU does."""
+        for node in self.nodes:
+            if op_of(node) is torch.ops.aten._assert_scalar.default:
+                condition, message = node.args
+                value = condition.meta.get("val") if isinstance(condition, Node) else condition
+                if sizes.holds(value) is False:
+                    raise RuntimeError(message)
 
     def _written(self, arguments: Sequence[Argument]) -> tuple[list[int], list[Argument]]:
         """For each written argument the result that it becomes, and those written through a view: more results."""

@@ -20,21 +20,30 @@ class Sizes:
 
     Example:
         >>> sizes = Sizes()
-        >>> sizes.bind(fake.shape, (7, 3))  # fake.shape is (s0, 3)
-        >>> sizes.of([fake.shape[0] * 2])
-        (14,)
+        >>> sizes.bind(fake.shape, (14, 3))  # fake.shape is (2 * s0, 3)
+        >>> sizes.of([fake.shape[0] + 1])
+        (15,)
     """
 
     def __init__(self, known: Mapping[Any, int] | None = None) -> None:
         self.known: dict[Any, sympy.Integer] = {k: sympy.Integer(v) for k, v in (known or {}).items()}
 
-    def bind(self, symbolic: Iterable[Any], actual: Sequence[int]) -> None:
-        """Learn what symbols stand for: `symbolic` sizes of an argument (or the argument itself) have these values."""
+    def bind(self, symbolic: Iterable[Any], actual: Sequence[int], products: bool = False) -> None:
+        """Learn what symbols stand for: `symbolic` sizes of an argument (or the argument itself) have these values.
+
+        With `products`, a size that leaves more than one symbol open (`n * m + 3`) tells at least what `n * m` is.
+        """
         for size, number in zip(symbolic, actual, strict=True):
             if isinstance(size, torch.SymInt):
-                expression = size.node.expr
-                if expression.is_Symbol and expression not in self.known:
-                    self.known[expression] = sympy.Integer(number)
+                constant, factor, term = _linear(size.node.expr.xreplace(self.known))
+                found = (number - constant) / factor
+                if found.is_Integer and (term.is_Symbol or (products and term.free_symbols)):
+                    self.known.setdefault(term, found)
+
+    @property
+    def all_apart(self) -> bool:
+        """Whether each symbol is known by itself, none as a part of a product alone."""
+        return all(s.is_Symbol for s in self.known)
 
     def of(self, symbolic: Iterable[Any]) -> tuple[int, ...]:
         """The sizes as numbers. Raises UnboundSize if one depends on a symbol that nothing has bound."""
@@ -43,14 +52,31 @@ class Sizes:
     def _number(self, size: Any) -> int:
         return self.of_expression(size.node.expr) if isinstance(size, torch.SymInt) else int(size)
 
+    def holds(self, condition: Any) -> bool | None:
+        """Whether a condition on sizes is true; None if it depends on a symbol that nothing has bound."""
+        if not isinstance(condition, torch.SymBool):
+            return bool(condition)
+        found = condition.node.expr.xreplace(self.known)
+        return None if found.free_symbols else bool(found)
+
     def of_expression(self, expression: Any) -> int:
         """A sympy expression of sizes as a number. Raises UnboundSize as `of` does."""
         found = sympy.sympify(expression).xreplace(self.known)
         if found.free_symbols:
+            constant, factor, term = _linear(found)
+            if term in self.known:
+                return int(constant + factor * self.known[term])
             raise UnboundSize(
                 f"size {expression} depends on {', '.join(map(str, found.free_symbols))}, which no argument tells"
             )
         return int(found)
+
+
+def _linear(expression: Any) -> tuple[Any, Any, Any]:
+    """The numbers c and f, and what is symbolic in it, t, of an expression c + f * t."""
+    constant, rest = expression.as_coeff_Add()
+    factor, term = rest.as_coeff_Mul()
+    return constant, factor, term
 
 
 def symbols_of(value: Any) -> set[Any]:

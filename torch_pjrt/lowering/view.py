@@ -21,7 +21,7 @@ import torch
 from .view_apply import Cut, Empty, Gather, Grid, Reinterpreted, Stage, Structure, Whole, read, write
 from .view_dtype import Reinterpret, reinterpret
 
-__all__ = ["Layout", "ViewPlan", "plan", "read", "write"]
+__all__ = ["Layout", "ViewPlan", "gathered", "plan", "read", "write"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +71,8 @@ def plan(base: Layout, view: Layout) -> ViewPlan:
         reverse=True,
     )
     row_sizes = [base.sizes[d] for d in order if base.sizes[d] > 1]
-    return _plan_grid(row_sizes, order, dims, view) or _plan_gather(order, dims, view)
+    grid = _plan_grid(row_sizes, order, dims, view)
+    return grid or ViewPlan(gathered(base, view.sizes, view.strides), (view.offset,))
 
 
 def memory_order(base: Layout) -> tuple[int, ...]:
@@ -120,10 +121,11 @@ def _contiguous(sizes: Sequence[int]) -> tuple[int, ...]:
     return tuple(strides)
 
 
-def _plan_gather(order: tuple[int, ...], dims: list[tuple[int, int, int]], view: Layout) -> ViewPlan:
-    kept = tuple(sorted(d for _, _, d in dims))
-    sizes, strides = tuple(view.sizes[d] for d in kept), tuple(view.strides[d] for d in kept)
-    return ViewPlan(Gather(order, sizes, strides, kept, view.sizes), (view.offset,))
+def gathered(base: Layout, sizes: tuple[int, ...], strides: tuple[int, ...]) -> Gather:
+    """A view's elements by index, for one whose offset no plan can know: it is the structure's only start."""
+    kept = tuple(d for d, (n, s) in enumerate(zip(sizes, strides, strict=True)) if n > 1 and s > 0)
+    cores, steps = tuple(sizes[d] for d in kept), tuple(strides[d] for d in kept)
+    return Gather(memory_order(base), cores, steps, kept, sizes)
 
 
 def _plan_grid(
