@@ -13,13 +13,15 @@ from dataclasses import dataclass, field
 from math import prod
 from typing import Any
 
-from .hlo import Instruction, Module, groups
+from .hlo import Array, Instruction, Module, groups
 
 _COLLECTIVES = (
     "all-gather", "all-reduce", "reduce-scatter", "all-to-all", "ragged-all-to-all", "collective-permute",
     "collective-broadcast",
 )  # fmt: skip
 _COPIES = ("copy-start", "slice-start", "dynamic-slice-start", "dynamic-update-slice-start")
+# What takes long enough to be missed where the compiler has no estimate of it.
+_LONG = frozenset({"dot", "convolution", "sort", "fft", "cholesky", "triangular-solve"})
 # What gives no new memory: another name for the same.
 _ALIASES = frozenset({"bitcast", "get-tuple-element", "tuple", "opt-barrier", "parameter", "constant"})
 
@@ -125,9 +127,8 @@ class _Reader:
         cycles = i.cycles
         computing = cycles / self.speeds.clock if cycles is not None and self.speeds.clock else 0.0
         sending = 0.0 if sent is None else sent.seconds
-        if cycles is None and sent is None and i.opcode in ("fusion", "custom-call", "dot", "convolution", "sort"):
-            if "X64" not in i.attributes and i.nbytes > 1 << 16:
-                total.unknown[i.opcode] += 1
+        if cycles is None and sent is None and ("tpu_custom_call" in i.attributes or i.opcode in _LONG):
+            total.unknown[i.opcode] += 1
         total.compute += computing
         total.exposed += max(0.0, sending - computing)
         total.seconds += max(computing, sending)
@@ -258,7 +259,7 @@ def _peak(module: Module, name: str, seen: dict[str, tuple[int, _Live]]) -> tupl
                 if size > inner:
                     inner, inner_live = size, inside
         if owners.get(i.name) == {i.name}:
-            made = [a for a in i.arrays if a.space == 0]
+            made = [a for a in _made(i) if a.space == 0]
             biggest = max(made, key=lambda a: a.nbytes, default=None)
             size = sum(a.nbytes for a in made)
             if biggest is not None and size:
@@ -271,6 +272,13 @@ def _peak(module: Module, name: str, seen: dict[str, tuple[int, _Live]]) -> tupl
                 held -= alive.pop(o)[2]
     seen[name] = best, best_live
     return seen[name]
+
+
+def _made(i: Instruction) -> tuple[Array, ...]:
+    """The arrays of an instruction that are new; one that starts something returns what it reads beside them."""
+    if i.opcode == "copy-start":
+        return i.arrays[:1]
+    return i.arrays[len(i.operands) :] if i.opcode.endswith("-start") else i.arrays
 
 
 def _owners(instructions: Sequence[Instruction]) -> dict[str, set[str]]:
