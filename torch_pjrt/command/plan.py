@@ -38,6 +38,7 @@ def add(commands: Any) -> None:
     parser.add_argument("--batch", type=_positive, default=1, help="examples a data-parallel device (default 1)")
     parser.add_argument("--remat", action="store_true", help="recompute activations in the backward pass")
     parser.add_argument("--fit", action="store_true", help="where it does not fit, try what would")
+    parser.add_argument("--unroll", action="store_true", help="compile each of equal layers, not one as a loop")
     parser.add_argument("--timeout", type=float, default=600.0, help="seconds for one compile (default 600)")
     parser.add_argument("--processes", type=_positive, default=1, help="compiles at once (default 1)")
     parser.add_argument("--json", metavar="FILE", help="write the answer as JSON, - to the output instead of the table")
@@ -91,8 +92,9 @@ def _plan(asked: argparse.Namespace) -> Plan:
         costs([], prices, asked.tokens, asked.steps)  # a mistake here should not wait for the compiler
     topologies = tuple(name.strip() for name in asked.topology.split(",") if name.strip())
     settings = Settings(
-        topologies, asked.mesh, asked.batch, asked.remat, asked.fit, asked.timeout, asked.processes
-    )
+        topologies, asked.mesh, asked.batch, asked.remat, asked.fit, asked.timeout, asked.processes,
+        not asked.unroll,
+    )  # fmt: skip
     plan = plan_entry(_entry(asked), settings, _say)
     if prices is None:
         return plan

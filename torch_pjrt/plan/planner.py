@@ -16,7 +16,7 @@ from .compiled import Outcome, compile_all, require_libtpu
 from .entry import Entry
 from .record import PlanError
 from .rows import failed_row, row_of
-from .sharding import Mesh, MeshError, layouts, parse_mesh
+from .sharding import Layouts, Mesh, MeshError, layouts, parse_mesh
 from .tape import Tape
 from .topology import Topology, parse_topology
 from .trace import fake_mode, trace_step
@@ -37,6 +37,7 @@ class Settings:
         fit: where a step does not fit, try recomputing, then smaller batches, then more chips.
         timeout: seconds that one compile may take.
         processes: how many compiles run at once.
+        roll: whether equal layers are compiled once, as a loop.
     """
 
     topologies: tuple[str, ...]
@@ -46,6 +47,7 @@ class Settings:
     fit: bool = False
     timeout: float = 600.0
     processes: int = 1
+    roll: bool = True
 
 
 def plan(
@@ -159,7 +161,7 @@ class _Planner:
                     raise
                 rows[i] = failed_row(one.target.topology, one.target.mesh, traced.tape, self._remat(one), str(error))
                 continue
-            jobs.append((i, _job(one.target, traced.tape, layout), traced.tape))
+            jobs.append((i, _job(one.target, traced.tape, layout, self.settings.roll), traced.tape))
         left = len(jobs)
 
         def done(number: int, outcome: Outcome) -> None:
@@ -276,13 +278,13 @@ def _open(mesh: str | None) -> str | None:
     return mesh
 
 
-def _job(target: _Target, tape: Tape, layout: Any) -> Job:
+def _job(target: _Target, tape: Tape, layout: Layouts, roll: bool) -> Job:
     topology, precision = target.topology, torch.get_float32_matmul_precision()
     if topology is None:
-        return Job(tape, layout, target.mesh, "cpu", "", (), precision)
+        return Job(tape, layout, target.mesh, "cpu", "", (), precision, roll)
     chip = topology.chip
     return Job(
-        tape, layout, target.mesh, "tpu", topology.name, topology.host, precision, chip.clock,
+        tape, layout, target.mesh, "tpu", topology.name, topology.host, precision, roll, chip.clock,
         chip.bandwidth / chip.devices, chip.interconnect / chip.devices,
     )  # fmt: skip
 

@@ -8,7 +8,6 @@ from typing import Any
 
 from .answer import Collective, Memory, Row, Tensor, Time
 from .compiled import Outcome
-from .program import signature
 from .sharding import Layouts, Mesh
 from .tape import Tape
 from .topology import Topology
@@ -101,9 +100,7 @@ def _refused(
         return Row(**common, failure=f"the compiler refused the program: {first[:300]}")
     total = int(float(used[1]) * _UNITS[used[2]])
     limit = int(float(used[3]) * _UNITS[used[4]])
-    arguments = sum(
-        _part(tape.storages[n].nbytes, layouts, mesh, n) for n in signature(tape).inputs
-    )
+    arguments = sum(_part(tape.storages[n].nbytes, layouts, mesh, n) for n in tape.inputs)
     memory = Memory(limit or capacity, arguments, 0, max(0, total - arguments), 0, idle, total + idle, known=False)
     found = _allocations(refusal)
     return Row(**common, fits=False, memory=memory, tensors=(*_arguments(tape, layouts, mesh), *found))
@@ -164,6 +161,9 @@ def _notes(layouts: Layouts, tape: Tape, answer: dict[str, Any] | None) -> tuple
             f"{len(layouts.whole)} parameters ({size / 2**20:.1f} MiB) have no dimension that the fsdp axis divides and "
             f"are whole on every device: {', '.join(name for name, _ in layouts.whole[:3])}"
         )
+    loops = [f"{turns} × {period}" for period, turns in (answer or {}).get("loops", ())]
+    if loops:
+        notes.append(f"equal layers are compiled as loops (turns × operations: {', '.join(loops)})")
     unknown = (answer or {}).get("unknown") or {}
     if unknown:
         what = ", ".join(f"{n} {opcode}" for opcode, n in unknown.items())

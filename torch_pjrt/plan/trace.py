@@ -185,7 +185,7 @@ class _Found:
         for role, name, tensor in self._tensors():
             local, placements = placements_of(tensor)
             names.note(_as_fake(local, fake), role, name, placements)
-            known[id(tensor)] = name, placements
+            known.setdefault(id(tensor), (name, placements))
         for number, parameter in enumerate(self._parameters()):
             name, placements = known.get(id(parameter), (f"parameter {number}", ()))
             local, _ = placements_of(parameter)

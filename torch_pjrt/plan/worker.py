@@ -29,6 +29,7 @@ class Job:
         platform: "tpu", or "cpu" for the machine that this runs on.
         topology: the compiler's name of the topology ("v5e:4x4").
         host: chips of one host along each dimension.
+        roll: whether equal layers are compiled once.
         precision: of float32 products, as `torch.set_float32_matmul_precision` names it.
         clock, bandwidth, interconnect: of one device (`schedule.Speeds`).
     """
@@ -40,6 +41,7 @@ class Job:
     topology: str
     host: tuple[int, ...]
     precision: str
+    roll: bool = True
     clock: float = 0.0
     bandwidth: float = 1.0
     interconnect: float = 1.0
@@ -72,9 +74,9 @@ def run(job: Job) -> dict[str, Any]:
 
     began = time.perf_counter()
     torch.set_float32_matmul_precision(job.precision)
-    lowered = _lower(job)
+    lowered, loops = _lower(job)
     middle = time.perf_counter()
-    found: dict[str, Any] = {"lower_seconds": middle - began}
+    found: dict[str, Any] = {"lower_seconds": middle - began, "loops": loops}
     try:
         compiled = lowered.compile(compiler_options={"xla_allow_excess_precision": False})
     except Exception as error:
@@ -107,14 +109,15 @@ def _arranged(job: Job) -> Any:
     return mesh_utils.create_device_mesh(sizes, devices, allow_split_physical_axes=True)
 
 
-def _lower(job: Job) -> Any:
+def _lower(job: Job) -> tuple[Any, list[list[int]]]:
+    """The program as StableHLO, and (operations, turns) of its loops."""
     import jax
     import numpy as np
     from jax.sharding import NamedSharding, PartitionSpec
 
     from .program import abstract, program, signature
 
-    called = signature(job.tape)
+    called = signature(job.tape, job.roll)
     mesh = jax.sharding.Mesh(_arranged(job), job.mesh.names)
     replicated = NamedSharding(mesh, PartitionSpec())
 
@@ -129,17 +132,16 @@ def _lower(job: Job) -> Any:
         axes[dimension] = job.mesh.data_axes
         return jax.lax.with_sharding_constraint(x, NamedSharding(mesh, PartitionSpec(*axes)))
 
-    run = program(job.tape, constrain)
+    run = program(job.tape, called, constrain)
     with jax.enable_x64(True):
+        splits = [job.layouts.inputs[group[0]] for group in called.inputs]
         arguments = [
-            jax.ShapeDtypeStruct(s.shape, s.dtype, sharding=placed(job.layouts.inputs[n]))
-            for n in called.inputs
-            for s in [abstract(job.tape, n)]
+            jax.ShapeDtypeStruct(s.shape, s.dtype, sharding=placed(((),) * (len(s.shape) - len(split)) + split))
+            for s, split in zip((abstract(job.tape, group) for group in called.inputs), splits, strict=True)
         ]
         arrivals = [
             jax.ShapeDtypeStruct(s.shape, s.dtype, sharding=replicated)
-            for _, n in called.host_inputs
-            for s in [abstract(job.tape, n)]
+            for s in (abstract(job.tape, (n,)) for _, n in called.host_inputs)
         ]
         keys = (
             [jax.ShapeDtypeStruct((called.draws, 4), np.uint32, sharding=replicated)] if called.draws else []
@@ -149,10 +151,11 @@ def _lower(job: Job) -> Any:
         def flat(*arrays: jax.Array) -> list[jax.Array]:
             return run(arrays[:n], arrays[n : n + m], arrays[n + m] if keys else None)
 
-        outputs = [arguments[called.inputs.index(s)].sharding if s in called.inputs else None for s in called.outputs]
+        outputs = [arguments[called.inputs.index(g)].sharding if g in called.inputs else None for g in called.outputs]
         outputs += [None] * len(called.host_outputs)
         jitted = jax.jit(flat, donate_argnums=called.donated, keep_unused=True, out_shardings=outputs)
-        return jitted.lower(*arguments, *arrivals, *keys)
+        lowered = jitted.lower(*arguments, *arrivals, *keys)
+    return lowered, [[loop.period, loop.turns] for loop in called.loops]
 
 
 def _reading(text: str, job: Job) -> dict[str, Any]:
