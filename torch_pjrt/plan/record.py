@@ -130,7 +130,11 @@ class Recorder(TorchDispatchMode):
 
     def number_of(self, tensor: torch.Tensor) -> int | None:
         """The number of the storage under a tensor; None if the step never touched it."""
-        known = self._storages.get(address(tensor))
+        return self.number_at(address(tensor))
+
+    def number_at(self, at: int) -> int | None:
+        """The number of the storage with this address."""
+        known = self._storages.get(at)
         return None if known is None else known.number
 
     # --- storages ---

@@ -7,15 +7,16 @@ from collections.abc import Sequence
 from .answer import Cost, Plan, Row
 from .units import gib, number, rate, seconds
 
-_HEAD = ("topology", "mesh", "chips", "batch", "fits", "HBM/device", "step", "MFU", "tokens/s", "roofline", "compile")
+HEAD = ("topology", "mesh", "chips", "batch", "fits", "HBM/device", "step", "MFU", "tokens/s", "roofline", "compile")
 
 
 def render(plan: Plan) -> str:
     """The whole answer: what was planned, a row for each topology, then what each row is made of."""
-    parts = [_title(plan), _table([_HEAD, *(_cells(row) for row in plan.rows)])]
+    parts = [_title(plan), _table([HEAD, *(cells(row) for row in plan.rows)])]
     parts += [_details(row) for row in plan.rows]
     if plan.costs:
-        parts.append(_costs(plan.costs, plan.currency))
+        head, rows = costs_table(plan.costs, plan.currency)
+        parts.append(_table([head, *rows]))
     if plan.findings:
         parts.append(_findings(plan))
     parts.append(
@@ -30,7 +31,8 @@ def _title(plan: Plan) -> str:
     return f"{plan.title}: {size}; {plan.operations} operations, traced in {plan.trace_seconds:.0f} s"
 
 
-def _cells(row: Row) -> tuple[str, ...]:
+def cells(row: Row) -> tuple[str, ...]:
+    """A row as it is shown under `HEAD`."""
     memory, time = row.memory, row.time
     fits = {True: "yes", False: "NO", None: "-"}[row.fits]
     return (
@@ -89,16 +91,17 @@ def _details(row: Row) -> str:
     return "\n".join(lines)
 
 
-def _costs(costs: Sequence[Cost], currency: str) -> str:
+def costs_table(costs: Sequence[Cost], currency: str) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
+    """The costs as a table: its head and its rows."""
     head = ("cost", "on", "chips", "hours", "steps", "step time")
-    rows = [
+    rows: list[tuple[str, ...]] = [
         (
             f"{c.cost:,.2f} {currency}".strip(), c.name, str(c.chips), f"{c.hours:,.2f}", f"{c.steps:,.0f}",
             "measured" if c.measured else "estimated",
         )
         for c in costs
     ]  # fmt: skip
-    return _table([head, *rows])
+    return head, rows
 
 
 def _findings(plan: Plan) -> str:

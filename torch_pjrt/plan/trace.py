@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorConverter, FakeTensorMode
+from torch.multiprocessing.reductions import StorageWeakRef
 from torch.optim import Optimizer
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 from torch.utils._pytree import tree_leaves, tree_map
@@ -103,14 +104,15 @@ def trace_step(step: Step, inputs: Sequence[Any], fake: FakeTensorMode) -> Tape:
             if isinstance(leaf, torch.Tensor):
                 names.note(leaf, "argument", f"argument {number}")
         found.name_all(names, fake)
-        before = {address(g) for g in found.gradients(fake)}
+        # The references keep the addresses from being used again.
+        before = {address(g): StorageWeakRef(g.untyped_storage()) for g in found.gradients(fake)}
         del held
         recorder = Recorder(fake, names)
         with recorder:
             held = step(*given)
         gradients = {recorder.number_of(g) for g in found.gradients(fake)}
         read = {r.storage for o in recorder.tape.operations for r in o.reads()}
-        kept = {recorder._storages[a].number for a in before if a in recorder._storages} & read
+        kept = {recorder.number_at(a) for a in before} & read
         # Gradients that stay only until the next step throws them away are no results.
         tape = recorder.finish(lambda number: number not in gradients or bool(kept))
         tape.idle = tuple(found.idle(recorder, fake))
@@ -233,7 +235,7 @@ def _count_batch(tape: Tape, given: Sequence[Any]) -> None:
 def _note_what_lives(tape: Tape, recorder: Recorder, held: Any) -> None:
     """What the step leaves on the device beside what it returns: most often what autograd keeps for a backward pass."""
     results = {recorder.number_of(t) for t in tree_leaves(held) if isinstance(t, torch.Tensor)}
-    left = [i for i in tape.returned if i not in results and tape.storages[i].device != "cpu"]
+    left = [i for i in tape.returned if i not in results]
     size = sum(tape.storages[i].nbytes for i in left)
     graph = any(isinstance(t, torch.Tensor) and t.grad_fn is not None for t in tree_leaves(held))
     if graph and size > _LARGE:
