@@ -47,7 +47,11 @@ def test_a_job_has_tokens_or_steps() -> None:
 
 @pytest.mark.parametrize(
     ("text", "words"),
-    [("", "no table"), ("x = [", "TOML|Invalid|Expected|Unclosed|end of"), ("[chip-hour]\nv5e = 'dear'", "price of v5e is 'dear'")],
+    [
+        ("", "no table"),
+        ("x = [", "TOML|Invalid|Expected|Unclosed|end of"),
+        ("[chip-hour]\nv5e = 'dear'", "price of v5e is 'dear'"),
+    ],
 )
 def test_a_price_file_that_is_none_is_told_the_form(tmp_path: Path, text: str, words: str) -> None:
     file = tmp_path / "prices.toml"

@@ -150,9 +150,7 @@ def test_a_host_sync_is_found_with_its_line_and_the_step_goes_on() -> None:
         x = torch.ones(3, device=DEVICE)
     findings = trace_step(step, [x], fake).findings
     first = step.__code__.co_firstlineno
-    assert [(f.kind, f.line) for f in findings] == [
-        ("host sync", f"{__file__}:{first + k} in step") for k in (2, 4, 6)
-    ]
+    assert [(f.kind, f.line) for f in findings] == [("host sync", f"{__file__}:{first + k} in step") for k in (2, 4, 6)]
 
 
 def test_a_size_that_depends_on_data_is_an_error_with_the_line() -> None:

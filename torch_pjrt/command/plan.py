@@ -79,7 +79,7 @@ def run(asked: argparse.Namespace) -> int:
     if asked.json and asked.json != "-":
         Path(asked.json).write_text(json.dumps(plan.to_json(), indent=1))
     print(json.dumps(plan.to_json(), indent=1) if asked.json == "-" else plan)
-    return 0 if all(row.fits or row.fits is None and not row.failure for row in plan.rows) else 1
+    return 0 if all(row.fits or (row.fits is None and not row.failure) for row in plan.rows) else 1
 
 
 def _plan(asked: argparse.Namespace) -> Plan:

@@ -83,7 +83,8 @@ def read_measured(text: str) -> Measured:
             raise ValueError
     except ValueError:
         raise PriceError(
-            f"--measured {text!r}: write chip:chips:seconds-per-step[:tokens-per-step], as in 'NVIDIA H100:8:0.42:32768'"
+            f"--measured {text!r}: write chip:chips:seconds-per-step[:tokens-per-step], as in "
+            "'NVIDIA H100:8:0.42:32768'"
         ) from None
     return Measured(chip, chips, seconds, tokens)
 

@@ -1,4 +1,4 @@
-"""Where the step comes from: a user's function `train.py:make_step`, or a Hugging Face configuration `hf:config.json`."""
+"""Where the step comes from: a user's function, `train.py:make_step`."""
 
 from __future__ import annotations
 
@@ -48,7 +48,9 @@ def user_entry(text: str) -> Entry:
     """
     place, _, name = text.rpartition(":")
     if not place or not name:
-        raise PlanError(f"{text!r} names no function: write file.py:function, package.module:function or hf:config.json")
+        raise PlanError(
+            f"{text!r} names no function: write file.py:function, package.module:function or hf:config.json"
+        )
     module = _load(place)
     function = getattr(module, name, None)
     if not callable(function):

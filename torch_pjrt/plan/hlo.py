@@ -198,7 +198,9 @@ def _of_mesh(axes: str, along: str) -> list[list[int]]:
     named = [(name, int(n)) for name, n in re.findall(r"'([^']+)'=(\d+)", axes)]
     sizes: list[int] = []
     chosen: list[int] = []
-    asked = {name: (int(before or 1), int(n or 0)) for name, before, n in re.findall(r"'([^']+)'(?::\((\d+)\)(\d+))?", along)}
+    asked = {
+        name: (int(before or 1), int(n or 0)) for name, before, n in re.findall(r"'([^']+)'(?::\((\d+)\)(\d+))?", along)
+    }
     for name, n in named:
         before, part = asked.get(name, (1, 0))
         if name not in asked:

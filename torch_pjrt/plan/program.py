@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cache
+from itertools import pairwise
 from typing import Any
 
 import jax
@@ -58,9 +59,7 @@ def signature(tape: Tape, roll: bool = True) -> Signature:
     inputs = tuple(dict.fromkeys(stacked.get(n, (n,)) for n in tape.inputs))
     written = set(tape.written)
     kept = [group for group in inputs if not written.isdisjoint(group)]
-    donated = tuple(
-        i for i, group in enumerate(inputs) if group in kept or all(n in tape.freed for n in group)
-    )
+    donated = tuple(i for i, group in enumerate(inputs) if group in kept or all(n in tape.freed for n in group))
     on_host = [(i, o) for i, o in enumerate(tape.operations) if o.on_host]
     return Signature(
         inputs,
@@ -83,9 +82,7 @@ def abstract(tape: Tape, group: Storages) -> jax.ShapeDtypeStruct:
     return jax.ShapeDtypeStruct(base.sizes if len(group) == 1 else (len(group), *base.sizes), to_numpy(base.dtype))
 
 
-def program(
-    tape: Tape, called: Signature, constrain: Constrain = lambda i, j, x: x
-) -> Callable[..., list[jax.Array]]:
+def program(tape: Tape, called: Signature, constrain: Constrain = lambda i, j, x: x) -> Callable[..., list[jax.Array]]:
     """The function of a tape: (arrays of `called.inputs`, of `called.host_inputs`, keys) -> results.
 
     The results are the arrays of `called.outputs`, then of `called.host_outputs`.
@@ -94,9 +91,7 @@ def program(
         constrain: applied to each result of each operation, to say how it is sharded.
     """
 
-    def run(
-        inputs: Sequence[jax.Array], from_host: Sequence[jax.Array], keys: jax.Array | None
-    ) -> list[jax.Array]:
+    def run(inputs: Sequence[jax.Array], from_host: Sequence[jax.Array], keys: jax.Array | None) -> list[jax.Array]:
         content = Content(tape)
         for group, array in zip(called.inputs, inputs, strict=True):
             content.put(group, array)
@@ -176,7 +171,7 @@ class Content:
         rows = [p[1] for p in places if p is not None and p[1] is not None]
         arrays = {p[0] for p in places if p is not None}
         step = rows[1] - rows[0] if len(rows) > 1 else 1
-        if len(arrays) > 1 or step not in (1, -1) or any(b - a != step for a, b in zip(rows, rows[1:], strict=False)):
+        if len(arrays) > 1 or step not in (1, -1) or any(b - a != step for a, b in pairwise(rows)):
             return None
         return arrays.pop(), rows[0], step
 
@@ -248,7 +243,7 @@ class _Evaluation:
             keys = self.keys[self.drawn : self.drawn + draws * loop.turns].reshape(loop.turns, draws, 4)
             self.drawn += draws * loop.turns
         updated = list(dict.fromkeys(rows[s][0] for s in loop.updated))
-        start = (
+        start: Any = (
             {s: content.whole(s) for s in loop.carried},
             {s: content.whole(s) for s in loop.kept},
             {s: content.whole(s) for s in loop.last},
@@ -282,7 +277,7 @@ class _Evaluation:
             )
             return after, {s: inner.whole(s) for s in loop.stacked}
 
-        turns = np.arange(loop.turns, dtype=np.int32)
+        turns: Any = np.arange(loop.turns, dtype=np.int32)
         end, made = lax.scan(turn, start, (turns, keys))
         for s, column in loop.stacked.items():
             content.put(column, made[s])

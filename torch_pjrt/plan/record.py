@@ -54,9 +54,7 @@ class Names:
 
     known: dict[int, tuple[str, str, tuple[tuple[str, int], ...]]] = field(default_factory=dict)
 
-    def note(
-        self, tensor: torch.Tensor, role: str, name: str, placements: tuple[tuple[str, int], ...] = ()
-    ) -> None:
+    def note(self, tensor: torch.Tensor, role: str, name: str, placements: tuple[tuple[str, int], ...] = ()) -> None:
         """The first name given to a storage stays."""
         self.known.setdefault(address(tensor), (role, name, placements))
 
@@ -72,16 +70,18 @@ class Recorder(TorchDispatchMode):
     Args:
         fake: the mode whose tensors the step works on.
         names: what is known of the tensors that exist already.
+        recording: whether to record; if not, only the numbers that the step asks for are answered.
     """
 
-    def __init__(self, fake: FakeTensorMode, names: Names) -> None:
+    def __init__(self, fake: FakeTensorMode, names: Names, recording: bool = True) -> None:
         super().__init__()
         self.fake = fake
         self.names = names
+        self.recording = recording
         self.tape = Tape()
         self._storages: dict[int, _Known] = {}
         self._lines: dict[int, str] = {}
-        self._makers: dict[int, str] = {}
+        self._truths: dict[int, str] = {}  # the operation that made the boolean tensor at an address
         self._findings: Counter[tuple[str, str, str]] = Counter()
         self._regions: Regions = Regions()
 
@@ -100,8 +100,9 @@ class Recorder(TorchDispatchMode):
                 result = func.decompose(*args, **kwargs)
             if result is not NotImplemented:
                 return result
-        for t in _tensors((args, kwargs)):
-            self._known(t)  # what exists before an operation is none of its results
+        if self.recording:
+            for t in _tensors((args, kwargs)):
+                self._known(t)  # what exists before an operation is none of its results
         try:
             result = func(*args, **kwargs)
         except torch._subclasses.fake_tensor.DynamicOutputShapeException:
@@ -109,7 +110,10 @@ class Recorder(TorchDispatchMode):
                 f"{func.name()} at {user_line()}: the size of its result depends on data, and no program of one size "
                 "can be planned for it; use a form of fixed size (torch.where, a mask that is multiplied in)"
             ) from None
-        self._record(func, args, kwargs, result)
+        if isinstance(result, torch.Tensor) and result.dtype == torch.bool:
+            self._truths[address(result)] = overload_name(func).partition(".")[0]
+        if self.recording:
+            self._record(func, args, dict(kwargs), result)
         return result
 
     # --- what is asked at the end ---
@@ -163,7 +167,7 @@ class Recorder(TorchDispatchMode):
 
     def _ref(self, tensor: torch.Tensor) -> Ref:
         known = self._known(tensor)
-        view = Layout(tensor.dtype, tuple(tensor.shape), tuple(tensor.stride()), tensor.storage_offset())
+        view = Layout(tensor.dtype, tuple(tensor.shape), tuple(tensor.stride()), int(tensor.storage_offset()))
         return Ref(known.number, view, tensor.is_conj(), tensor.is_neg())
 
     # --- operations ---
@@ -179,7 +183,7 @@ class Recorder(TorchDispatchMode):
         writes = tuple(self._ref(t) for t in targets)
         for t in fresh:
             if t is not None:
-                self._makers[self._new(t, "made").number] = overload_name(func).partition(".")[0]
+                self._new(t, "made")
         if func in _EMPTY:
             return
         lowering = find(func)
@@ -201,8 +205,7 @@ class Recorder(TorchDispatchMode):
                 writes,
                 tuple(None if t is None else self._known(t).number for t in fresh),
                 tuple(
-                    [w.spec for w in writes]
-                    + [None if t is None else Spec(tuple(t.shape), t.dtype) for t in returned]
+                    [w.spec for w in writes] + [None if t is None else Spec(tuple(t.shape), t.dtype) for t in returned]
                 ),
                 line,
                 backward,
@@ -231,8 +234,7 @@ class Recorder(TorchDispatchMode):
         constant = getattr(tensor, "constant", None)
         if func is aten._local_scalar_dense.default and constant is not None:
             return constant.item()
-        known = self._known(tensor)
-        truth = self._makers.get(known.number) not in _ALARMS
+        truth = self._truths.get(address(tensor)) not in _ALARMS
         value: Any = truth if tensor.dtype == torch.bool or func is aten.equal.default else 1
         if tensor.dtype.is_floating_point:
             value = 1.0

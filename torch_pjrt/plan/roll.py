@@ -1,8 +1,8 @@
 """Finding the equal layers of a tape, so that they are compiled once: as a loop over stacked arrays.
 
 Two stretches of operations are equal if they do the same on tensors that lie in memory in the same way. Which storages
-they do it on tells what the loop carries from turn to turn, what is the same in each turn, and what each turn has of its
-own: the parameters of a layer, what its forward pass keeps for its backward pass, its optimizer states.
+they do it on tells what the loop carries from turn to turn, what is the same in each turn, and what each turn has of
+its own: the parameters of a layer, what its forward pass keeps for its backward pass, its optimizer states.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def loops(tape: Tape) -> list[Loop]:
     parts = [(0, len(ids))]
     while parts:
         begin, end = parts.pop()
-        loop = next((l for l in _candidates(tape, ids, begin, end, lives)), None)
+        loop = next(_candidates(tape, ids, begin, end, lives), None)
         if loop is not None:
             found.append(loop)
             parts += [(begin, loop.first), (loop.end, end)]
@@ -81,9 +81,7 @@ def stacks(tape: Tape, found: Sequence[Loop]) -> list[Storages]:
     return result
 
 
-def _candidates(
-    tape: Tape, ids: Sequence[int], begin: int, end: int, lives: dict[int, int]
-) -> Iterator[Loop]:
+def _candidates(tape: Tape, ids: Sequence[int], begin: int, end: int, lives: dict[int, int]) -> Iterator[Loop]:
     """The loops between two operations, the one that covers most first."""
     distances: Counter[int] = Counter()
     seen: dict[int, int] = {}
@@ -119,7 +117,9 @@ def _loop(tape: Tape, first: int, period: int, turns: int, lives: dict[int, int]
     operations = tape.operations[first : first + period * turns]
     body = operations[:period]
     made_in_first = {n for o in body for n in o.makes if n is not None}
-    made = {n: k for k in range(turns) for o in operations[k * period : (k + 1) * period] for n in o.makes if n is not None}
+    made = {
+        n: k for k in range(turns) for o in operations[k * period : (k + 1) * period] for n in o.makes if n is not None
+    }
     written = {w.storage for o in body for w in o.writes}
     carried: dict[int, int] = {}
     kept: list[int] = []

@@ -135,10 +135,7 @@ def _arguments(tape: Tape, layouts: Layouts, mesh: Mesh, most: int = 8) -> tuple
     groups: dict[tuple[str, str, int], list[str]] = {}
     for number in tape.inputs:
         storage = tape.storages[number]
-        sizes = [
-            n // mesh.size(axes)
-            for n, axes in zip(storage.base.sizes, layouts.inputs[number], strict=True)
-        ]
+        sizes = [n // mesh.size(axes) for n, axes in zip(storage.base.sizes, layouts.inputs[number], strict=True)]
         shape = f"{str(storage.base.dtype).removeprefix('torch.')}[{','.join(map(str, sizes))}]"
         key = storage.role, shape, _part(storage.nbytes, layouts, mesh, number)
         groups.setdefault(key, []).append(storage.name)
@@ -158,8 +155,8 @@ def _notes(layouts: Layouts, tape: Tape, answer: dict[str, Any] | None) -> tuple
     if layouts.whole:
         size = sum(n for _, n in layouts.whole)
         notes.append(
-            f"{len(layouts.whole)} parameters ({size / 2**20:.1f} MiB) have no dimension that the fsdp axis divides and "
-            f"are whole on every device: {', '.join(name for name, _ in layouts.whole[:3])}"
+            f"{len(layouts.whole)} parameters ({size / 2**20:.1f} MiB) have no dimension that the fsdp axis divides "
+            f"and are whole on every device: {', '.join(name for name, _ in layouts.whole[:3])}"
         )
     loops = [f"{turns} × {period}" for period, turns in (answer or {}).get("loops", ())]
     if loops:

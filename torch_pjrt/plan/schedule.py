@@ -1,7 +1,7 @@
 """An estimate from a compiled program: how long its schedule takes, what it sends, what is in memory at its peak.
 
 The compiler's own figures are the cycles that it estimates for each instruction. It has none for transfers between
-chips, so those are bytes over bandwidth; one that runs in the background costs what is left of it where it is waited for.
+chips, so those are bytes over bandwidth; of one that runs in the background, what is left of it where it is waited for.
 """
 
 from __future__ import annotations
@@ -97,7 +97,9 @@ class _Reader:
         self._seen[name] = total
         return total
 
-    def _step(self, i: Instruction, total: Estimate, free: dict[str, float], ends: dict[str, tuple[float, str]]) -> None:
+    def _step(
+        self, i: Instruction, total: Estimate, free: dict[str, float], ends: dict[str, tuple[float, str]]
+    ) -> None:
         sent = self.collective(i)
         if sent is not None:
             _count(total, sent, 1)
@@ -267,9 +269,9 @@ def _peak(module: Module, name: str, seen: dict[str, tuple[int, _Live]]) -> tupl
                 held += size
         if held + inner > best:
             best, best_live = held + inner, [*alive.values(), *inner_live]
-        for o in {owner for o in (*i.operands, i.name) for owner in owners.get(o, ())}:
-            if last.get(o, at) <= at and o in alive:
-                held -= alive.pop(o)[2]
+        for owner in {owner for o in (*i.operands, i.name) for owner in owners.get(o, ())}:
+            if last.get(owner, at) <= at and owner in alive:
+                held -= alive.pop(owner)[2]
     seen[name] = best, best_live
     return seen[name]
 

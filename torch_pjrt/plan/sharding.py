@@ -1,7 +1,7 @@
 """How a step is spread over a mesh: which dimension of each array lies along which axes.
 
-Data parallel, and fully sharded by an axis named `fsdp`: what the optimizer owns is split, the batch is split, and XLA's
-partitioner puts the collectives in between. Other axes (`tp`) split what DTensor placements say.
+Data parallel, and fully sharded by an axis named `fsdp`: what the optimizer owns is split, the batch is split, and
+XLA's partitioner puts the collectives in between. Other axes (`tp`) split what DTensor placements say.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from .answer import Cost, Plan, Row
-from .units import gib, number, rate, seconds
+from .units import gib, number, seconds
 
 HEAD = ("topology", "mesh", "chips", "batch", "fits", "HBM/device", "step", "MFU", "tokens/s", "roofline", "compile")
 
@@ -41,10 +41,14 @@ def cells(row: Row) -> tuple[str, ...]:
         str(row.chips),
         ("-" if row.batch is None else str(row.batch)) + (" remat" if row.remat else ""),
         "failed" if row.failure else fits,
-        "-" if memory is None else f"{gib(memory.total)} of {gib(memory.capacity)}" if memory.capacity else gib(memory.total),
+        "-"
+        if memory is None
+        else f"{gib(memory.total)} of {gib(memory.capacity)}"
+        if memory.capacity
+        else gib(memory.total),
         "-" if time is None else seconds(time.best),
         "-" if row.mfu is None else f"{row.mfu:.1%}",
-        "-" if row.tokens_per_second is None else rate(row.tokens_per_second),
+        "-" if row.tokens_per_second is None else number(row.tokens_per_second),
         "-" if time is None else f"{seconds(time.roofline)} ({time.bound})",
         "cached" if row.cached else f"{row.compile_seconds:.0f} s",
     )
@@ -72,7 +76,7 @@ def _details(row: Row) -> str:
         )
     if row.flops:
         lines.append(
-            f"  work: {number(row.model_flops)}FLOP needed, {number(row.flops)}FLOP compiled; "
+            f"  work: {number(row.model_flops, 'FLOP')} needed, {number(row.flops, 'FLOP')} compiled; "
             f"{gib(row.nbytes)} read and written a device"
         )
     if row.time is not None and row.time.compiler is not None:

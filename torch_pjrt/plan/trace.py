@@ -97,7 +97,7 @@ def trace_step(step: Step, inputs: Sequence[Any], fake: FakeTensorMode) -> Tape:
         stack.enter_context(as_if_real())
         stack.enter_context(fake)
         given = tree_map(lambda x: _faked(x, fake), list(inputs))
-        with Recorder(fake, Names()):  # for the numbers that the step asks for
+        with Recorder(fake, Names(), recording=False):
             held = step(*given)
         names = Names()
         for number, leaf in enumerate(tree_leaves(given)):

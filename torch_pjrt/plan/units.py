@@ -11,17 +11,12 @@ def gib(nbytes: float) -> str:
     return f"{nbytes:.0f} B"
 
 
-def number(x: float) -> str:
-    """A count with a prefix of ten: "8.19 G"; a space goes before what follows."""
-    for unit, size in (("E", 1e18), ("P", 1e15), ("T", 1e12), ("G", 1e9), ("M", 1e6), ("k", 1e3)):
+def number(x: float, unit: str = "") -> str:
+    """A count with a prefix of ten: "8.19 G", "98.5 TFLOP", "36"."""
+    for prefix, size in (("E", 1e18), ("P", 1e15), ("T", 1e12), ("G", 1e9), ("M", 1e6), ("k", 1e3)):
         if x >= size:
-            return f"{x / size:.2f} {unit}"
-    return f"{x:.0f} "
-
-
-def rate(x: float) -> str:
-    """A rate with three figures: "12.4 k"."""
-    return number(x).strip()
+            return f"{x / size:.2f} {prefix}{unit}"
+    return f"{x:.0f} {unit}".strip()
 
 
 def seconds(x: float) -> str:

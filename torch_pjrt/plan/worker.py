@@ -106,7 +106,7 @@ def _arranged(job: Job) -> Any:
     sizes = [n for _, n in job.mesh.axes]
     if devices.size == 1:
         return devices.reshape(sizes)
-    return mesh_utils.create_device_mesh(sizes, devices, allow_split_physical_axes=True)
+    return mesh_utils.create_device_mesh(sizes, list(devices), allow_split_physical_axes=True)
 
 
 def _lower(job: Job) -> tuple[Any, list[list[int]]]:
@@ -143,9 +143,7 @@ def _lower(job: Job) -> tuple[Any, list[list[int]]]:
             jax.ShapeDtypeStruct(s.shape, s.dtype, sharding=replicated)
             for s in (abstract(job.tape, (n,)) for _, n in called.host_inputs)
         ]
-        keys = (
-            [jax.ShapeDtypeStruct((called.draws, 4), np.uint32, sharding=replicated)] if called.draws else []
-        )
+        keys = [jax.ShapeDtypeStruct((called.draws, 4), np.uint32, sharding=replicated)] if called.draws else []
         n, m = len(arguments), len(arrivals)
 
         def flat(*arrays: jax.Array) -> list[jax.Array]:
