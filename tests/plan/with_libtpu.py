@@ -30,8 +30,10 @@ def _cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def mlp(width: int, batch: int) -> Plan:
-    model = nn.Sequential(nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width)).bfloat16()
-    return plan(lambda x: model(x), [torch.empty(batch, width, dtype=torch.bfloat16)], topology="v5e:1")
+    with torch.device("meta"):
+        model = nn.Sequential(nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width)).bfloat16()
+        x = torch.empty(batch, width, dtype=torch.bfloat16)
+    return plan(torch.no_grad()(model), [x], topology="v5e:1")
 
 
 def test_a_small_network_fits_one_chip_and_its_arguments_are_its_tensors() -> None:
@@ -124,7 +126,7 @@ def test_fit_finds_a_batch_that_fits(tmp_path: Path) -> None:
     from torch_pjrt.plan.entry import Entry
 
     def make(batch: int, remat: bool):  # type: ignore[no-untyped-def]
-        model = nn.Linear(4096, 65536, dtype=torch.bfloat16, device="meta")
+        model = nn.Linear(4096, 65536, dtype=torch.bfloat16)
         return (lambda x: model(x).float().exp().sum(1)), [torch.empty(batch, 4096, dtype=torch.bfloat16)]
 
     rows = plan_entry(Entry("wide", make, True, False), Settings(("v5e:1",), batch=1 << 18, fit=True)).rows

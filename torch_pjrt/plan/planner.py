@@ -67,7 +67,7 @@ def plan(
     Args:
         step: one step of the program: inference, or forward, backward and optimizer. Called several times.
         example_inputs: its arguments, of the sizes that all devices together take in one step. Real tensors, or ones on
-            the meta device.
+            the meta device, as the model may be.
         topology: one or more of the names that `torch_pjrt.plan.known()` lists, as "v5e:4x4".
         mesh: named axes, as "fsdp=16" or "dp,tp=4": the batch lies along `dp` and `fsdp`, what the optimizer owns
             along `fsdp`, other axes are for DTensor placements. None: all devices along `fsdp`.

@@ -80,7 +80,8 @@ def trace_step(step: Step, inputs: Sequence[Any], fake: FakeTensorMode) -> Tape:
 
     Args:
         step: called twice.
-        inputs: its arguments; tensors among them may be real, fake, or on the meta device.
+        inputs: its arguments; tensors among them, and those that the step closes over, may be real, fake or on the meta
+            device.
 
     Raises:
         PlanError: the step does something that no program can.
@@ -96,7 +97,7 @@ def trace_step(step: Step, inputs: Sequence[Any], fake: FakeTensorMode) -> Tape:
         stack.enter_context(found.watching())
         stack.enter_context(as_if_real())
         stack.enter_context(fake)
-        given = tree_map(lambda x: _faked(x, fake), list(inputs))
+        given = tree_map(lambda x: _as_fake(x, fake) if isinstance(x, torch.Tensor) else x, list(inputs))
         with Recorder(fake, Names(), recording=False):
             held = step(*given)
         names = Names()
@@ -212,16 +213,6 @@ class _Found:
 
 def _as_fake(tensor: torch.Tensor, fake: FakeTensorMode) -> torch.Tensor:
     return tensor if isinstance(tensor, FakeTensor) else fake.from_tensor(tensor, static_shapes=True)
-
-
-def _faked(x: Any, fake: FakeTensorMode) -> Any:
-    """A fake tensor for a real one; one on the meta device becomes one on the program's device."""
-    if not isinstance(x, torch.Tensor) or isinstance(x, FakeTensor):
-        return x
-    if x.device.type != "meta":
-        return fake.from_tensor(x, static_shapes=True)
-    made = torch.empty_strided(x.shape, x.stride(), dtype=x.dtype, device=torch._C._get_privateuse1_backend_name())
-    return made.requires_grad_(x.requires_grad)
 
 
 def _count_batch(tape: Tape, given: Sequence[Any]) -> None:
