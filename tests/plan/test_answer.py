@@ -22,7 +22,7 @@ from .check import Layers, tape_of, training
 
 SAID: dict[str, Any] = {
     "argument_bytes": 1 << 30, "output_bytes": 1 << 29, "alias_bytes": 1 << 29, "temp_bytes": 3 << 30,
-    "generated_code_bytes": 0, "planned_peak_bytes": 0, "flops": 98.5e12, "accessed_bytes": 81.9e9, "seconds": 1.0,
+    "generated_code_bytes": 0, "planned_peak_bytes": 0, "accessed_bytes": 81.9e9, "seconds": 1.0,
     "compute_seconds": 0.75, "exposed_seconds": 0.25, "unknown": {}, "loops": [[40, 5]], "lower_seconds": 1.0,
     "collectives": [["all-gather", "fsdp", 4.0, 2e9, 0.01]], "peak_bytes": 1 << 30, "compile_seconds": 2.0,
     "largest": [
@@ -52,7 +52,7 @@ Total hbm usage >= 20.75G:
 
 def row(answer: dict[str, Any] | None, failure: str = "", topology: str = "v5e:2x2") -> Any:
     tape = tape_of(*training(Layers(layers=1))[:2])
-    tape.model_flops = int(197e12)
+    tape.model_flops, tape.flops = int(197e12), int(4 * 98.5e12)
     target = parse_topology(topology)
     mesh = parse_mesh(None, target.devices)
     return row_of(target, mesh, tape, layouts(tape, None, mesh), None, Outcome(answer, failure, False, 2.0))
@@ -86,6 +86,14 @@ def test_a_refusal_says_how_much_is_missing_and_of_what() -> None:
     assert (big.nbytes, big.shape, big.what, big.line) == (
         2 << 30, "f32[32,4096,4096]", "aten::bmm", "/a/train.py:9 in f",
     )  # fmt: skip
+
+
+def test_a_refusal_may_name_the_temporaries_alone() -> None:
+    said = "the total memory required for HLO temporaries (22.25G) exceeds available HBM (15.75G)."
+    found = row({"refusal": f"RESOURCE_EXHAUSTED: Ran out of memory on HBM, {said}", "peak_bytes": 1})
+    assert found.fits is False
+    assert (found.memory.temporaries, found.memory.capacity) == (int(22.25 * 2**30), int(15.75 * 2**30))
+    assert found.memory.total == found.memory.temporaries + found.memory.arguments
 
 
 def test_another_refusal_and_a_crash_are_failures() -> None:

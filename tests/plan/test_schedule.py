@@ -53,6 +53,26 @@ def test_a_transfer_that_a_product_hides_takes_no_time() -> None:
     }
 
 
+def test_what_is_read_from_a_stack_is_the_slice() -> None:
+    found = estimate(
+        parse("""%f (p: f32[9,8], k: s32[]) -> f32[1,8] {
+  %p = f32[9,8]{1,0} parameter(0)
+  %k = s32[] parameter(1)
+  ROOT %s = f32[1,8]{1,0} dynamic-slice(%p, %k, %k), dynamic_slice_sizes={1,8}
+}
+
+ENTRY %main (a: f32[9,8], k: s32[]) -> f32[1,8] {
+  %a = f32[9,8]{1,0} parameter(0)
+  %k = s32[] parameter(1)
+  ROOT %r = f32[1,8]{1,0} fusion(%a, %k), kind=kLoop, calls=%f
+}
+"""),
+        [("fsdp", 1)],
+        speeds(1.0),
+    )
+    assert found.nbytes == 32 + 4 + 32
+
+
 def test_what_is_not_hidden_is_waited_for() -> None:
     found = estimate(parse(PROGRAM), [("fsdp", 4)], speeds(1.0))
     assert found.seconds == pytest.approx(384 + 3 * (50 + 96))

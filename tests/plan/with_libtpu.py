@@ -93,7 +93,7 @@ def test_a_loop_over_equal_layers_needs_what_the_layers_need() -> None:
     rolled, plain = (compile_job(replace(job, roll=roll), 600).answer for roll in (True, False))
     assert rolled is not None and plain is not None
     assert rolled["loops"] and not plain["loops"]
-    assert rolled["flops"] == pytest.approx(plain["flops"], rel=0.2)
+    assert rolled["accessed_bytes"] > 0 and rolled["argument_bytes"] == pytest.approx(plain["argument_bytes"], rel=0.5)
 
 
 def test_a_time_limit_is_a_row_and_an_answer_is_kept(tmp_path: Path) -> None:

@@ -113,7 +113,7 @@ class Row:
         failure: why there is no answer; "" if there is one.
         fits: whether it fits; None if that is not known.
         memory, time, collectives, tensors: see there; None or empty if not known.
-        flops: operations of one step on all devices, as the compiler counts them.
+        flops: operations of one step's products on all devices, those computed again included.
         model_flops: those that the mathematics needs.
         nbytes: read from and written to HBM by one device in one step.
         mfu: model_flops / (time × peak of all chips); None if there is no time.

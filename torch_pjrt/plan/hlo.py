@@ -47,7 +47,7 @@ class Instruction:
         arrays: its results.
         operands: names of the instructions that it reads.
         attributes: the rest of its line.
-        index: which element of a tuple it gets, for `get-tuple-element`.
+        index: which element of a tuple it gets, for `get-tuple-element`; which parameter it is, for `parameter`.
     """
 
     name: str
@@ -132,10 +132,13 @@ def _instruction(line: str) -> Instruction | None:
         return None
     closed = _closing(rest, opened)
     attributes = rest[closed + 1 :]
+    opcode = rest[end:opened].strip()
     index = re.search(r"\bindex=(\d+)", attributes)
+    if opcode == "parameter":
+        index = re.match(r"\((\d+)", rest[opened:closed])
     return Instruction(
         head[1],
-        rest[end:opened].strip(),
+        opcode,
         tuple(arrays(kind)),
         tuple(_NAME.findall(rest[opened:closed])),
         attributes,

@@ -214,8 +214,10 @@ class Recorder(TorchDispatchMode):
                 lowering is None,
             )
         )
-        if region is None and func.overloadpacket in flop_registry:
-            self.tape.model_flops += int(flop_registry[func.overloadpacket](*args, **kwargs, out_val=result))
+        if func.overloadpacket in flop_registry:
+            flops = int(flop_registry[func.overloadpacket](*args, **kwargs, out_val=result))
+            self.tape.flops += flops
+            self.tape.model_flops += flops if region is None else 0
 
     def _line(self, func: OpOverload) -> str:
         """The user's line; of an operation in the backward pass, that of the forward operation."""

@@ -39,7 +39,7 @@ def row_of(
         idle,
         answer["argument_bytes"] + answer["output_bytes"] - answer["alias_bytes"] + answer["temp_bytes"] + idle,
     )
-    time = None if topology is None else _time(topology, answer)
+    time = None if topology is None else _time(topology, tape, answer)
     mfu = None
     if time is not None and topology is not None and time.best > 0:
         mfu = tape.model_flops / (time.best * topology.chips * topology.chip.peak)
@@ -48,7 +48,7 @@ def row_of(
         fits=None if topology is None else memory.fits,
         memory=memory,
         time=time,
-        flops=answer["flops"] * mesh.devices,
+        flops=float(tape.flops),
         nbytes=answer["accessed_bytes"],
         mfu=mfu,
         collectives=tuple(
@@ -77,11 +77,11 @@ def _common(topology: Topology | None, mesh: Mesh, tape: Tape, remat: bool | Non
     }
 
 
-def _time(topology: Topology, answer: dict[str, Any]) -> Time:
+def _time(topology: Topology, tape: Tape, answer: dict[str, Any]) -> Time:
     chip = topology.chip
     sending = sum(seconds for *_, seconds in answer["collectives"])
     parts = {
-        "compute": answer["flops"] * chip.devices / chip.peak,
+        "compute": tape.flops / (topology.chips * chip.peak),
         "memory": answer["accessed_bytes"] * chip.devices / chip.bandwidth,
         "network": sending,
     }
@@ -94,13 +94,18 @@ def _refused(
     common: dict[str, Any], refusal: str, capacity: int, idle: int, tape: Tape, layouts: Layouts, mesh: Mesh
 ) -> Row:
     """A program that the compiler would not make; most often because it does not fit, and then it says by how much."""
+    arguments = sum(_part(tape.storages[n].nbytes, layouts, mesh, n) for n in tape.inputs)
     used = re.search(r"Used ([\d.]+)([KMGT]?)i?B? of ([\d.]+)([KMGT]?)i?B? hbm", refusal)
-    if used is None:
+    temporaries = re.search(
+        r"HLO temporaries \(([\d.]+)([KMGT]?)\) exceeds available HBM \(([\d.]+)([KMGT]?)\)", refusal
+    )
+    said = used or temporaries
+    if said is None:
         first = next((line for line in refusal.splitlines() if line.strip()), refusal)
         return Row(**common, failure=f"the compiler refused the program: {first[:300]}")
-    total = int(float(used[1]) * _UNITS[used[2]])
-    limit = int(float(used[3]) * _UNITS[used[4]])
-    arguments = sum(_part(tape.storages[n].nbytes, layouts, mesh, n) for n in tape.inputs)
+    total, limit = (int(float(said[i]) * _UNITS[said[i + 1]]) for i in (1, 3))
+    if used is None:
+        total += arguments
     memory = Memory(limit or capacity, arguments, 0, max(0, total - arguments), 0, idle, total + idle, known=False)
     found = _allocations(refusal)
     return Row(**common, fits=False, memory=memory, tensors=(*_arguments(tape, layouts, mesh), *found))

@@ -51,6 +51,7 @@ class Estimate:
         seconds: of the schedule.
         compute: of that, estimated cycles.
         exposed: of that, waiting for collectives.
+        nbytes: read from and written to HBM.
         unknown: instructions that run for a while and have no estimate, by opcode.
         collectives: (kind, axes) -> [count, bytes sent by a device, seconds].
     """
@@ -58,6 +59,7 @@ class Estimate:
     seconds: float = 0.0
     compute: float = 0.0
     exposed: float = 0.0
+    nbytes: float = 0.0
     unknown: Counter[str] = field(default_factory=Counter)
     collectives: dict[tuple[str, str], list[float]] = field(default_factory=dict)
 
@@ -92,8 +94,11 @@ class _Reader:
         total = Estimate()
         free = {"network": 0.0, "memory": 0.0}  # when each can take the next transfer
         ends: dict[str, tuple[float, str]] = {}  # what runs in the background: when it ends, and what it uses
-        for i in self.module.computations.get(name, []):
+        instructions = self.module.computations.get(name, [])
+        known = {i.name: i for i in instructions}
+        for i in instructions:
             self._step(i, total, free, ends)
+            total.nbytes += self._accessed(i, known)
         self._seen[name] = total
         return total
 
@@ -134,6 +139,26 @@ class _Reader:
         total.compute += computing
         total.exposed += max(0.0, sending - computing)
         total.seconds += max(computing, sending)
+
+    def _accessed(self, i: Instruction, known: dict[str, Instruction]) -> float:
+        """Bytes that an instruction reads from and writes to HBM: of what it slices, the slices."""
+        if i.opcode in _ALIASES or i.opcode in ("while", "conditional", "call") or i.opcode.endswith("-done"):
+            return 0.0
+        inner = self.module.computations.get(i.called().get("calls", ""), []) if i.opcode == "fusion" else []
+        parts = {k.index: _sliced(k, inner) for k in inner if k.opcode == "parameter"}
+        if i.opcode in ("dynamic-slice", "gather", "slice"):
+            return 2.0 * sum(a.nbytes for a in i.arrays if a.space == 0)
+        total = 0.0
+        for place, name in enumerate(i.operands):
+            source = known.get(name)
+            size = 0 if source is None else sum(a.nbytes for a in source.arrays if a.space == 0)
+            part = parts.get(place)
+            total += size if part is None else min(size, part)
+        updated = [k for k in inner if k.opcode == "dynamic-update-slice"]
+        made = sum(a.nbytes for a in _made(i) if a.space == 0)
+        if i.opcode == "dynamic-update-slice" or updated:
+            made = min(made, total)
+        return total + made
 
     def collective(self, i: Instruction) -> Sent | None:
         """What an instruction sends, a fusion or an asynchronous call around a collective included."""
@@ -201,6 +226,24 @@ class _Reader:
         return moved / self.speeds.bandwidth if 0 in spaces else 0.0
 
 
+def _sliced(parameter: Instruction, inner: Sequence[Instruction]) -> int | None:
+    """Bytes that a fusion takes of a parameter that it only slices or updates in part; None if it takes all of it."""
+    sizes = {k.name: k.nbytes for k in inner}
+    names, total = {parameter.name}, 0
+    for k in inner:
+        if names.isdisjoint(k.operands):
+            continue
+        if k.opcode == "bitcast":
+            names.add(k.name)
+        elif k.opcode in ("dynamic-slice", "slice", "gather") and k.operands[0] in names:
+            total += k.nbytes
+        elif k.opcode == "dynamic-update-slice" and k.operands[0] in names:
+            total += sizes.get(k.operands[1], 0)
+        else:
+            return None
+    return total
+
+
 def _count(total: Estimate, sent: Sent, times: int) -> None:
     if sent.nbytes:
         row = total.collectives.setdefault((sent.kind, sent.axes), [0.0, 0.0, 0.0])
@@ -212,6 +255,7 @@ def _add(total: Estimate, part: Estimate, times: int) -> None:
     total.seconds += times * part.seconds
     total.compute += times * part.compute
     total.exposed += times * part.exposed
+    total.nbytes += times * part.nbytes
     for opcode, count in part.unknown.items():
         total.unknown[opcode] += times * count
     for key, row in part.collectives.items():

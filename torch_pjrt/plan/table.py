@@ -76,7 +76,7 @@ def _details(row: Row) -> str:
         )
     if row.flops:
         lines.append(
-            f"  work: {number(row.model_flops, 'FLOP')} needed, {number(row.flops, 'FLOP')} compiled; "
+            f"  work: {number(row.model_flops, 'FLOP')} needed, {number(row.flops, 'FLOP')} done; "
             f"{gib(row.nbytes)} read and written a device"
         )
     if row.time is not None and row.time.compiler is not None:

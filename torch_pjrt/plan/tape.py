@@ -130,6 +130,7 @@ class Tape:
         idle: (name, bytes) of parameters and buffers that the step never touches but that are on the device.
         findings: what costs on an accelerator.
         model_flops: floating-point operations of the products that the mathematics needs, without what is recomputed.
+        flops: the same with what is recomputed.
         examples: how many examples (size of the batch) one step takes; None if it has no batch.
         tokens: how many tokens one step takes, if its first argument holds token ids.
     """
@@ -141,6 +142,7 @@ class Tape:
     idle: tuple[tuple[str, int], ...] = ()
     findings: list[Finding] = field(default_factory=list)
     model_flops: int = 0
+    flops: int = 0
     examples: int | None = None
     tokens: int | None = None
 

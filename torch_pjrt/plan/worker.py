@@ -168,6 +168,7 @@ def _reading(text: str, job: Job) -> dict[str, Any]:
         "seconds": found.seconds,
         "compute_seconds": found.compute,
         "exposed_seconds": found.exposed,
+        "accessed_bytes": found.nbytes,
         "unknown": dict(found.unknown),
         "collectives": [[kind, axes, *row] for (kind, axes), row in found.collectives.items()],
         "largest": largest(module),
@@ -176,12 +177,9 @@ def _reading(text: str, job: Job) -> dict[str, Any]:
 
 def _analysis(compiled: Any) -> dict[str, Any]:
     memory = compiled.memory_analysis()
-    costs = compiled.cost_analysis() or {}
     names = ("argument", "output", "temp", "alias", "generated_code")
     found: dict[str, Any] = {f"{n}_bytes": int(getattr(memory, f"{n}_size_in_bytes")) for n in names}
     found["planned_peak_bytes"] = int(getattr(memory, "peak_memory_in_bytes", 0))
-    found["flops"] = max(0.0, float(costs.get("flops", 0.0)))
-    found["accessed_bytes"] = max(0.0, float(costs.get("bytes accessed", 0.0)))
     return found
 
 
