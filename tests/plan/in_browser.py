@@ -31,4 +31,4 @@ def test_the_page_is_drawn(tmp_path: Path) -> None:
     for drawn in ((0x2E, 0x6F, 0xDB), (0xE0, 0x7A, 0x1F), (0xD9, 0x2D, 0x20)):  # arguments, temporaries, the limit
         assert drawn in colours
     dom = subprocess.run([*common, *offline, "--dump-dom", page.as_uri()], capture_output=True, text=True, timeout=120)
-    assert dom.stdout.count("<svg") == 4
+    assert dom.stdout.count("<svg") == 3

@@ -73,6 +73,36 @@ ENTRY %main (a: f32[9,8], k: s32[]) -> f32[1,8] {
     assert found.nbytes == 32 + 4 + 32
 
 
+@pytest.mark.parametrize(("start", "bound", "step", "turns"), [(0, 7, 1, 7), (2, 8, 2, 3), (0, 7, 2, 4)])
+def test_a_loop_turns_as_often_as_it_counts(start: int, bound: int, step: int, turns: int) -> None:
+    module = parse(f"""%cond (s: (s32[], f32[4])) -> pred[] {{
+  %s = (s32[], f32[4]) parameter(0)
+  %n = s32[] get-tuple-element(%s), index=0
+  %c = s32[] constant({bound})
+  ROOT %less = pred[] compare(%n, %c), direction=LT
+}}
+
+%body (s: (s32[], f32[4])) -> (s32[], f32[4]) {{
+  %s = (s32[], f32[4]) parameter(0)
+  %n = s32[] get-tuple-element(%s), index=0
+  %x = f32[4] get-tuple-element(%s), index=1
+  %one = s32[] constant({step})
+  %next = s32[] add(%n, %one)
+  %f = f32[4]{{0}} fusion(%x), kind=kLoop, calls=%none, backend_config={{"estimated_cycles":"10"}}
+  ROOT %t = (s32[], f32[4]) tuple(%next, %f)
+}}
+
+ENTRY %main (a: f32[4]) -> (s32[], f32[4]) {{
+  %a = f32[4]{{0}} parameter(0)
+  %z = s32[] constant({start})
+  %zero = s32[] copy(%z)
+  %i = (s32[], f32[4]) tuple(%zero, %a)
+  ROOT %w = (s32[], f32[4]) while(%i), condition=%cond, body=%body
+}}
+""")
+    assert estimate(module, [("fsdp", 1)], speeds(1.0)).seconds == 10 * turns
+
+
 def test_what_is_not_hidden_is_waited_for() -> None:
     found = estimate(parse(PROGRAM), [("fsdp", 4)], speeds(1.0))
     assert found.seconds == pytest.approx(384 + 3 * (50 + 96))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import prod
 
@@ -47,7 +47,8 @@ class Instruction:
         arrays: its results.
         operands: names of the instructions that it reads.
         attributes: the rest of its line.
-        index: which element of a tuple it gets, for `get-tuple-element`; which parameter it is, for `parameter`.
+        index: which element of a tuple it gets, for `get-tuple-element`; which parameter it is, for `parameter`;
+            the whole number that it is, for `constant`.
     """
 
     name: str
@@ -73,12 +74,6 @@ class Instruction:
         found = re.search(r'op_name="([^"]*)"', self.attributes)
         return "" if found is None else found[1]
 
-    @property
-    def trips(self) -> int:
-        """How often a loop turns, as far as the compiler knows."""
-        found = re.search(r'"known_trip_count":\{"n":"?(\d+)', self.attributes)
-        return 1 if found is None else int(found[1])
-
     def called(self) -> dict[str, str]:
         """Names of the computations that it calls, by their part ("calls", "body", "condition", "branch 0", ...)."""
         found = dict(_CALLED.findall(self.attributes))
@@ -94,6 +89,30 @@ class Module:
 
     computations: dict[str, list[Instruction]] = field(default_factory=dict)
     entry: str = ""
+
+    def trips(self, loop: Instruction, caller: Mapping[str, Instruction]) -> int | None:
+        """How often a `while` turns: as the compiler notes it, or as it counts; None if that is not to be seen.
+
+        Args:
+            caller: the instructions of the computation that the loop is in, by name.
+        """
+        noted = re.search(r'"known_trip_count":\{"n":"?(\d+)', loop.attributes)
+        if noted is not None:
+            return int(noted[1])
+        called = loop.called()
+        condition, body = (self.computations.get(called.get(p, ""), []) for p in ("condition", "body"))
+        if not condition or not body:
+            return None
+        named = {i.name: i for i in condition}
+        compared = condition[-1]
+        if compared.opcode != "compare" or "direction=LT" not in compared.attributes:
+            return None
+        counter, bound = (named.get(o) for o in compared.operands)
+        if counter is None or bound is None or counter.index is None or bound.index is None:
+            return None
+        step = _added(body, counter.index)
+        start = _element(caller, loop.operands[0], counter.index)
+        return None if step is None or start is None else -(-(bound.index - start) // step)
 
     @property
     def main(self) -> list[Instruction]:
@@ -134,8 +153,8 @@ def _instruction(line: str) -> Instruction | None:
     attributes = rest[closed + 1 :]
     opcode = rest[end:opened].strip()
     index = re.search(r"\bindex=(\d+)", attributes)
-    if opcode == "parameter":
-        index = re.match(r"\((\d+)", rest[opened:closed])
+    if opcode in ("parameter", "constant"):
+        index = re.match(r"\((-?\d+)$", rest[opened:closed])
     return Instruction(
         head[1],
         opcode,
@@ -156,6 +175,33 @@ def _closing(text: str, at: int) -> int:
             if depth == 0:
                 return i
     return len(text)
+
+
+def _element(instructions: Mapping[str, Instruction], name: str, index: int) -> int | None:
+    """The whole number that an element of a tuple is, copies seen through."""
+    held = instructions.get(name)
+    if held is None or held.opcode != "tuple" or index >= len(held.operands):
+        return None
+    element = instructions.get(held.operands[index])
+    while element is not None and element.opcode in ("copy", "bitcast", "copy-done", "copy-start"):
+        element = instructions.get(element.operands[0])
+    return element.index if element is not None and element.opcode == "constant" else None
+
+
+def _added(body: Sequence[Instruction], index: int) -> int | None:
+    """What a loop's body adds to an element of its tuple."""
+    named = {i.name: i for i in body}
+    root = body[-1]
+    if root.opcode != "tuple" or index >= len(root.operands):
+        return None
+    total, current = 0, named.get(root.operands[index])
+    while current is not None and current.opcode in ("add", "copy", "bitcast"):
+        numbers = [named[o].index for o in current.operands if o in named and named[o].opcode == "constant"]
+        others = [named[o] for o in current.operands if o in named and named[o].opcode != "constant"]
+        total += sum(n for n in numbers if n is not None)
+        current = others[0] if others else None
+    ends = current is not None and current.opcode == "get-tuple-element" and current.index == index
+    return total if ends and total > 0 else None
 
 
 def arrays(kind: str) -> Iterator[Array]:

@@ -59,9 +59,10 @@ def render(plan: Plan) -> str:
 
 
 def _shown(rows: Sequence[Row]) -> list[Row]:
-    """The rows whose memory is taken apart: the first, and the first that fits if that is another."""
-    first = rows[:1]
-    return [*first, *[r for r in rows if r.fits and r not in first][:1]]
+    """The rows whose memory is taken apart: the first, and if that does not fit the first that does."""
+    if not rows or rows[0].fits:
+        return list(rows[:1])
+    return [rows[0], *[r for r in rows if r.fits][:1]]
 
 
 def _figure(name: str, svg: str) -> str:

@@ -28,7 +28,7 @@ def memory_bars(rows: Sequence[Row]) -> str:
         for colour, size in zip(_COLOURS, _shares(memory), strict=False):
             drawn.append(_box(x, y, size * scale, 22, colour, gib(size)))
             x += size * scale
-        drawn.append(_text(max(x, left + memory.capacity * scale) + 6, y + 16, gib(memory.total), "dim"))
+        drawn.append(_text(x + 6, y + 16, gib(memory.total), "dim"))
         if memory.capacity:
             edge = left + memory.capacity * scale
             drawn.append(

@@ -244,15 +244,17 @@ class _Evaluation:
             self.drawn += draws * loop.turns
         updated = list(dict.fromkeys(rows[s][0] for s in loop.updated))
         start: Any = (
+            jnp.zeros((), np.int32),
             {s: content.whole(s) for s in loop.carried},
             {s: content.whole(s) for s in loop.kept},
             {s: content.whole(s) for s in loop.last},
             {key: content.array(key) for key in updated},
+            {s: _zeros(abstract(tape, column)) for s, column in loop.stacked.items()},
         )
 
-        def turn(carry: Any, step: tuple[jax.Array, jax.Array | None]) -> tuple[Any, dict[int, jax.Array]]:
-            carried, kept, _, arrays = carry
-            k, mine = step
+        def turn(carry: Any) -> Any:
+            k, carried, kept, _, arrays, stacked = carry
+            mine = None if keys is None else lax.dynamic_index_in_dim(keys, k, keepdims=False)
             inner = Content(tape)
             inner._arrays, inner._places, inner._next = dict(content._arrays), dict(content._places), content._next
             for s, (key, first, way) in rows.items():
@@ -269,23 +271,24 @@ class _Evaluation:
                 arrays = arrays | {
                     key: lax.dynamic_update_index_in_dim(arrays[key], inner.whole(s), first + way * k, 0)
                 }
-            after = (
+            return (
+                k + 1,
                 {s: inner.whole(m) for s, m in loop.carried.items()},
                 {s: inner.whole(s) for s in loop.kept},
                 {s: inner.whole(s) for s in loop.last},
                 arrays,
+                {s: lax.dynamic_update_index_in_dim(x, inner.whole(s), k, 0) for s, x in stacked.items()},
             )
-            return after, {s: inner.whole(s) for s in loop.stacked}
 
-        turns: Any = np.arange(loop.turns, dtype=np.int32)
-        end, made = lax.scan(turn, start, (turns, keys))
+        # lax.scan would count in 64 bits here, which a TPU has not: XLA then does not see how often a loop turns.
+        _, _, kept, last, arrays, made = lax.while_loop(lambda carry: carry[0] < np.int32(loop.turns), turn, start)
         for s, column in loop.stacked.items():
             content.put(column, made[s])
-        for s, array in end[1].items():
+        for s, array in kept.items():
             content.put((s,), array)
         for s, number in loop.last.items():
-            content.put((number,), end[2][s])
-        for key, array in end[3].items():
+            content.put((number,), last[s])
+        for key, array in arrays.items():
             content.replace(key, array)
         self._last_gradient = None
 
@@ -359,6 +362,10 @@ class _Evaluation:
         self._again = dict(zip(numbers, held, strict=False))
         if self._last_gradient is not None:
             self.content.put((self._last_gradient,), held[-1])
+
+
+def _zeros(of: jax.ShapeDtypeStruct) -> jax.Array:
+    return jnp.zeros(of.shape, of.dtype)
 
 
 def _reads_of_regions(operations: Iterable[Operation]) -> dict[int, list[int]]:

@@ -169,5 +169,7 @@ def _notes(layouts: Layouts, tape: Tape, answer: dict[str, Any] | None) -> tuple
     unknown = (answer or {}).get("unknown") or {}
     if unknown:
         what = ", ".join(f"{n} {opcode}" for opcode, n in unknown.items())
-        notes.append(f"the compiler has no estimate for {what}: the step time leaves them out")
+        notes.append(
+            f"the compiler has no estimate for {what}: the step time leaves them out (a while: all turns but one)"
+        )
     return tuple(notes)

@@ -97,13 +97,18 @@ class _Reader:
         instructions = self.module.computations.get(name, [])
         known = {i.name: i for i in instructions}
         for i in instructions:
-            self._step(i, total, free, ends)
+            self._step(i, known, total, free, ends)
             total.nbytes += self._accessed(i, known)
         self._seen[name] = total
         return total
 
     def _step(
-        self, i: Instruction, total: Estimate, free: dict[str, float], ends: dict[str, tuple[float, str]]
+        self,
+        i: Instruction,
+        known: dict[str, Instruction],
+        total: Estimate,
+        free: dict[str, float],
+        ends: dict[str, tuple[float, str]],
     ) -> None:
         sent = self.collective(i)
         if sent is not None:
@@ -120,7 +125,10 @@ class _Reader:
             if medium == "network":
                 total.exposed += waited
         elif i.opcode == "while":
-            _add(total, self.run(i.called()["body"]), i.trips)
+            trips = self.module.trips(i, known)
+            if trips is None:
+                total.unknown["while"] += 1
+            _add(total, self.run(i.called()["body"]), 1 if trips is None else trips)
         elif i.opcode == "conditional":
             branches = [self.run(n) for part, n in i.called().items() if part.startswith("branch")]
             if branches:

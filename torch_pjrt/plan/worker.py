@@ -8,10 +8,12 @@ from __future__ import annotations
 import json
 import os
 import pickle
+import re
 import resource
 import sys
 import time
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from .sharding import Layouts, Mesh, Split
@@ -83,7 +85,9 @@ def run(job: Job) -> dict[str, Any]:
         found["refusal"] = str(error)
     else:
         found |= _analysis(compiled)
-        found |= _reading(compiled.as_text(), job)
+        text = compiled.as_text()
+        _dump(text, job)
+        found |= _reading(text, job)
     found["compile_seconds"] = time.perf_counter() - middle
     found["peak_bytes"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
     return found
@@ -154,6 +158,15 @@ def _lower(job: Job) -> tuple[Any, list[list[int]]]:
         jitted = jax.jit(flat, donate_argnums=called.donated, keep_unused=True, out_shardings=outputs)
         lowered = jitted.lower(*arguments, *arrivals, *keys)
     return lowered, [[loop.period, loop.turns] for loop in called.loops]
+
+
+def _dump(text: str, job: Job) -> None:
+    """Write the optimized program where `TORCH_PJRT_DUMP` asks for programs."""
+    place = os.environ.get("TORCH_PJRT_DUMP", "").strip()
+    if place:
+        Path(place).mkdir(parents=True, exist_ok=True)
+        name = re.sub(r"\W+", "-", f"plan {job.platform} {job.topology} {job.mesh}").strip("-")
+        (Path(place) / f"{name}.hlo").write_text(text)
 
 
 def _reading(text: str, job: Job) -> dict[str, Any]:
