@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -14,7 +13,6 @@ from torch.utils._pytree import tree_map
 from .answer import Plan, Row
 from .compiled import Outcome, compile_all, require_libtpu
 from .entry import Entry
-from .record import PlanError
 from .rows import failed_row, row_of
 from .sharding import Layouts, Mesh, MeshError, layouts, parse_mesh
 from .tape import Tape
@@ -134,10 +132,13 @@ class _Try:
     remat: bool
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class _Traced:
-    tape: Tape
-    doubled: Tape | None
+    """A step with one batch: its tape, that with a batch twice as large if it was wanted, or why there is none."""
+
+    tape: Tape | None = None
+    doubled: Tape | None = None
+    note: str = ""
 
 
 class _Planner:
@@ -154,14 +155,16 @@ class _Planner:
         jobs: list[tuple[int, Job, Tape]] = []
         for i, one in enumerate(tries):
             traced = self._trace(one)
+            tape = traced.tape
+            assert tape is not None
             try:
-                layout = layouts(traced.tape, traced.doubled, one.target.mesh)
+                layout = layouts(tape, traced.doubled, one.target.mesh)
             except MeshError as error:
                 if len(tries) == 1 and not self.settings.fit:
                     raise
-                rows[i] = failed_row(one.target.topology, one.target.mesh, traced.tape, self._remat(one), str(error))
+                rows[i] = failed_row(one.target.topology, one.target.mesh, tape, self._remat(one), str(error))
                 continue
-            jobs.append((i, _job(one.target, traced.tape, layout, self.settings.roll), traced.tape))
+            jobs.append((i, _job(one.target, tape, layout, self.settings.roll), tape))
         left = len(jobs)
 
         def done(number: int, outcome: Outcome) -> None:
@@ -176,7 +179,9 @@ class _Planner:
         outcomes = compile_all([job for _, job, _ in jobs], self.settings.timeout, self.settings.processes, done)
         for (i, job, tape), outcome in zip(jobs, outcomes, strict=True):
             one = tries[i]
-            rows[i] = row_of(one.target.topology, one.target.mesh, tape, job.layouts, self._remat(one), outcome)
+            row = row_of(one.target.topology, one.target.mesh, tape, job.layouts, self._remat(one), outcome)
+            note = self._trace(one).note
+            rows[i] = replace(row, notes=(*row.notes, note)) if note else row
         return [row for row in rows if row is not None]
 
     def fitted(self, tries: Sequence[_Try], rows: Sequence[Row]) -> list[Row]:
@@ -211,6 +216,7 @@ class _Planner:
     def plan(self, rows: Sequence[Row]) -> Plan:
         """The answer, with what the first tape says of the step itself."""
         tape = next(iter(self._traced.values())).tape
+        assert tape is not None
         parameters = [s for s in tape.storages if s.role == "parameter"]
         return Plan(
             self.entry.title,
@@ -227,42 +233,36 @@ class _Planner:
 
     def _trace(self, one: _Try) -> _Traced:
         batch = one.batch * one.target.mesh.replicas if self.entry.takes_batch else 0
-        key = batch, one.remat
-        if key not in self._traced:
+        found = self._traced.setdefault((batch, one.remat), _Traced())
+        began = time.perf_counter()
+        if found.tape is None:
             self.report(f"tracing {self.entry.title}" + (f", batch {batch}" if batch else ""))
-            began = time.perf_counter()
-            wanted = any(m.replicas > 1 for m in (one.target.mesh,))
-            self._traced[key] = self._run(batch, one.remat, wanted)
-            self.trace_seconds += time.perf_counter() - began
-        return self._traced[key]
+            fake = fake_mode()
+            with fake:
+                step, inputs = self.entry.make(batch, one.remat)
+            found.tape = trace_step(step, inputs, fake)
+        if one.target.mesh.replicas > 1 and found.doubled is None and not found.note:
+            found.doubled, found.note = self._doubled(batch, one.remat)
+        self.trace_seconds += time.perf_counter() - began
+        return found
 
-    def _run(self, batch: int, remat: bool, double: bool) -> _Traced:
+    def _doubled(self, batch: int, remat: bool) -> tuple[Tape | None, str]:
+        """The tape with a batch twice as large, or why there is none."""
         fake = fake_mode()
         with fake:
-            step, inputs = self.entry.make(batch, remat)
-        tape = trace_step(step, inputs, fake)
-        if not double:
-            return _Traced(tape, None)
-        if self.entry.takes_batch:
-            with fake:
-                step, inputs = self.entry.make(2 * batch, remat)
-        else:
-            with fake:
-                inputs = tree_map(_doubled, inputs)
+            step, inputs = self.entry.make(2 * batch, remat)
+            if not self.entry.takes_batch:
+                inputs = tree_map(_twice, inputs)
         try:
-            return _Traced(tape, trace_step(step, inputs, fake))
-        except PlanError:
-            raise
-        except Exception as error:  # a step written for one size: what the partitioner finds by itself must do
-            print(
-                f"torch-pjrt plan: with a batch twice as large the step raises {type(error).__name__}: {error}; which "
-                "dimensions are the batch is left to the compiler's partitioner",
-                file=sys.stderr,
+            return trace_step(step, inputs, fake), ""
+        except Exception as error:  # a step written for one size
+            return None, (
+                f"the step does not run with a batch twice as large ({type(error).__name__}: {error}); which "
+                "dimensions are the batch is left to the compiler's partitioner"
             )
-            return _Traced(tape, None)
 
 
-def _doubled(x: Any) -> Any:
+def _twice(x: Any) -> Any:
     if not isinstance(x, torch.Tensor) or x.dim() == 0:
         return x
     return x.new_empty((2 * x.shape[0], *x.shape[1:])).requires_grad_(x.requires_grad)
