@@ -165,7 +165,7 @@ class _Reader:
         updated = [k for k in inner if k.opcode == "dynamic-update-slice"]
         made = sum(a.nbytes for a in _made(i) if a.space == 0)
         if i.opcode == "dynamic-update-slice" or updated:
-            made = min(made, total)
+            made = int(min(made, total))
         return total + made
 
     def collective(self, i: Instruction) -> Sent | None:
