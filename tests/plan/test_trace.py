@@ -153,6 +153,20 @@ def test_a_host_sync_is_found_with_its_line_and_the_step_goes_on() -> None:
     assert [(f.kind, f.line) for f in findings] == [("host sync", f"{__file__}:{first + k} in step") for k in (2, 4, 6)]
 
 
+def test_copies_between_host_and_device_are_found() -> None:
+    def step(x: torch.Tensor) -> torch.Tensor:
+        y = x + torch.ones(3).to(DEVICE)
+        return y.cpu()
+
+    fake = fake_mode()
+    with fake:
+        x = torch.ones(3, device=DEVICE)
+    found = trace_step(step, [x], fake).findings
+    assert [(f.kind, f.what) for f in found] == [
+        ("upload", f"aten::_to_copy of 12 bytes to {DEVICE}"), ("host sync", "aten::_to_copy of 12 bytes to cpu"),
+    ]  # fmt: skip
+
+
 def test_a_size_that_depends_on_data_is_an_error_with_the_line() -> None:
     def step(x: torch.Tensor) -> torch.Tensor:
         return x[x > 0]

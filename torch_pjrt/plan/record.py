@@ -186,6 +186,7 @@ class Recorder(TorchDispatchMode):
                 self._new(t, "made")
         if func in _EMPTY:
             return
+        self._note_copy(func, args, [*targets, *fresh], line)
         lowering = find(func)
         if lowering is None:
             self._findings["fallback", func.name(), line] += 1
@@ -218,6 +219,19 @@ class Recorder(TorchDispatchMode):
             flops = int(flop_registry[func.overloadpacket](*args, **kwargs, out_val=result))
             self.tape.flops += flops
             self.tape.model_flops += flops if region is None else 0
+
+    def _note_copy(
+        self, func: OpOverload, args: tuple[Any, ...], results: Sequence[torch.Tensor | None], line: str
+    ) -> None:
+        """A copy between the host and the device: the host waits for one, each step sends the other."""
+        if func not in (aten._to_copy.default, aten.copy_.default) or results[0] is None:
+            return
+        source, target = args[func is aten.copy_.default], results[0]
+        if not isinstance(source, torch.Tensor) or source.device.type == target.device.type:
+            return
+        kind = {"cpu": "host sync"}.get(target.device.type, "upload" if source.device.type == "cpu" else "")
+        if kind:
+            self._findings[kind, f"{func.name()} of {source.nbytes} bytes to {target.device.type}", line] += 1
 
     def _line(self, func: OpOverload) -> str:
         """The user's line; of an operation in the backward pass, that of the forward operation."""
