@@ -172,7 +172,8 @@ class _Planner:
             left -= 1
             one = tries[jobs[number][0]]
             how = "cached" if outcome.cached else f"{outcome.seconds:.0f} s"
-            self.report(f"compiled for {one.target.name} ({how}), {left} left")
+            what = "no answer for" if outcome.failure else "compiled for"
+            self.report(f"{what} {one.target.name} ({how}), {left} left")
 
         if jobs:
             self.report(f"compiling for {', '.join(dict.fromkeys(tries[i].target.name for i, _, _ in jobs))}")
