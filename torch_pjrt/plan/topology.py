@@ -47,9 +47,9 @@ class Chip:
     clock: float
 
 
-# The clocks are not documented for all of them; they are those at which the compiler's own estimate of a bf16 product
-# of two 4096 x 4096 matrices is 87 to 97 % of the documented peak, and of a pointwise pass 72 to 81 % of the bandwidth
-# of HBM (v5e, v5p, v6e; libtpu 0.0.42).
+# clock: documented peak / (matrix units x multiply-adds of each x 2): v5e has 4 units of 128 x 128, v5p 8; v6e
+# and a tpu7x device what 4 units of 256 x 256 do. So the compiler's own estimate of a bf16 product of two
+# 4096 x 4096 matrices is 83 to 97 % of the peak, of a pointwise pass 72 to 81 % of HBM's bandwidth (libtpu 0.0.42).
 _CHIPS = (
     Chip("v5e", "TPU v5e", 16 << 30, 197e12, 819e9, 200e9, 1, 2, (2, 2), 256, 1.5e9),
     Chip("v5p", "TPU v5p", 95 << 30, 459e12, 2765e9, 600e9, 1, 3, (2, 2, 1), 8960, 1.75e9),
