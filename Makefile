@@ -1,4 +1,5 @@
-# make setup | demo | test | lint | bench | fuzz | soak | architectures | whole-step | conformance | clean. Everything is installed into .venv, and only once.
+# make setup | demo | test | lint | bench | fuzz | soak | architectures | whole-step | plan-tests | conformance | clean.
+# Everything is installed into .venv, and only once.
 
 PYTHON ?= python3
 TORCH  ?= 2.13.0
@@ -25,7 +26,7 @@ PINS   := torch==$(TORCH) jax==$(JAX)
 STAMPS := .venv/stamps
 FILES  := torch_pjrt tests benchmarks examples setup.py
 
-.PHONY: setup demo test lint bench fuzz soak architectures whole-step conformance clean
+.PHONY: setup demo test lint bench fuzz soak architectures whole-step plan-tests conformance clean
 .DELETE_ON_ERROR:
 
 setup: $(STAMPS)/extension
@@ -67,6 +68,10 @@ architectures: setup $(STAMPS)/demo $(STAMPS)/architectures
 whole-step: setup
 	JAX_PLATFORMS=cpu $(PY) -m pytest -q -n 2 tests/compile/whole_step.py
 
+# `torch-pjrt plan` with the TPU's compiler (libtpu, 200 MB), and its page in a browser (`apt-get install chromium`).
+plan-tests: setup $(STAMPS)/plan
+	JAX_PLATFORMS=cpu HF_HUB_OFFLINE=1 $(PY) -m pytest -q tests/plan/with_libtpu.py tests/plan/in_browser.py
+
 # Goes on where the last run stopped; `make conformance CONFORMANCE=--again` begins anew.
 conformance: setup
 	JAX_PLATFORMS=cpu $(PY) -m tests.conformance run $(CONFORMANCE)
@@ -90,6 +95,11 @@ $(STAMPS)/package: pyproject.toml setup.py $(STAMPS)/torch-$(TORCH)-jax-$(JAX)
 
 $(STAMPS)/extension: $(wildcard torch_pjrt/csrc/*) $(STAMPS)/package
 	$(PY) setup.py -q build_ext --inplace
+	@touch $@
+
+$(STAMPS)/plan: pyproject.toml $(STAMPS)/package
+	@echo "installing the TPU's compiler (200 MB)"
+	$(PIP) --no-build-isolation -e ".[plan]" $(PINS)
 	@touch $@
 
 $(STAMPS)/demo: pyproject.toml $(STAMPS)/package

@@ -13,6 +13,15 @@ def _autoload() -> None:
     register()
 
 
+def __getattr__(name: str) -> object:
+    """`torch_pjrt.plan`, which few programs need and which imports much."""
+    if name == "plan":
+        import importlib
+
+        return importlib.import_module(".plan", __name__)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
 import torch  # noqa: E402  (importing torch may call _autoload, which must exist by then)
 
 _autoload()

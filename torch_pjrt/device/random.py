@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from typing import Any
 
 import torch
+from torch.utils._python_dispatch import _disable_current_modes
 
 from .. import _C
 from .devices import current_device, device_count, index_of
@@ -54,12 +55,14 @@ def initial_seed() -> int:
 
 def get_rng_state(device: Any = None) -> torch.Tensor:
     """The generator's state: 16 bytes (seed, number of draws) in a CPU uint8 tensor."""
-    return default_generators[index_of(device)].get_state()
+    with _disable_current_modes():  # a generator is real even where tensors are fake
+        return default_generators[index_of(device)].get_state()
 
 
 def set_rng_state(new_state: torch.Tensor, device: Any = None) -> None:
     """Set the generator's state to one that `get_rng_state` returned."""
-    default_generators[index_of(device)].set_state(new_state)
+    with _disable_current_modes():
+        default_generators[index_of(device)].set_state(new_state)
 
 
 def get_rng_state_all() -> list[torch.Tensor]:

@@ -165,12 +165,12 @@ def _surroundings() -> str:
     flags = [f"{name}={os.environ.get(name, '')}" for name in ("XLA_FLAGS", "LIBTPU_INIT_ARGS")]
     parts = [
         torch.__version__, jax.__version__, jaxlib.version.__version__, client.platform, client.platform_version,
-        first.device_kind, *flags, _source_hash(), *(_processor() if client.platform == "cpu" else ()),
+        first.device_kind, *flags, source_hash(), *(_processor() if client.platform == "cpu" else ()),
     ]  # fmt: skip
     return "\n".join(parts)
 
 
-def _source_hash() -> str:
+def source_hash() -> str:
     """A hash of this package's Python: any change of a lowering makes other programs."""
     digest = hashlib.sha256()
     root = Path(__file__).parents[1]

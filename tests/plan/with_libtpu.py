@@ -1,0 +1,134 @@
+"""`torch-pjrt plan` with the TPU's compiler: `make plan-tests`, minutes."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+import torch_pjrt
+from torch_pjrt.plan import Plan, plan
+from torch_pjrt.plan.compiled import compile_job
+from torch_pjrt.plan.hugging_face import Recipe, hugging_face_entry
+from torch_pjrt.plan.planner import Settings, plan_entry
+from torch_pjrt.plan.sharding import layouts, parse_mesh
+from torch_pjrt.plan.topology import CHIPS, parse_topology
+from torch_pjrt.plan.worker import Job
+
+from .check import Layers, tape_of, training
+
+pytest.importorskip("libtpu")
+
+
+@pytest.fixture(autouse=True)
+def _cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("torch_pjrt.runtime.cache.directory", lambda: tmp_path)
+
+
+def mlp(width: int, batch: int) -> Plan:
+    with torch.device("meta"):
+        model = nn.Sequential(nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width)).bfloat16()
+        x = torch.empty(batch, width, dtype=torch.bfloat16)
+    return plan(torch.no_grad()(model), [x], topology="v5e:1")
+
+
+def test_a_small_network_fits_one_chip_and_its_arguments_are_its_tensors() -> None:
+    row = mlp(256, 64).rows[0]
+    assert row.fits is True
+    assert row.memory is not None and row.time is not None
+    numbers = 2 * 4 * 256 * 256 + 5 * 256 + 64 * 256
+    assert row.memory.arguments == pytest.approx(2 * numbers, rel=0.02)  # bf16, and what layouts pad
+    assert row.model_flops == 2 * 2 * 64 * 4 * 256 * 256
+    assert 0 < row.time.best < 1e-3
+
+
+def test_a_large_product_is_near_the_documented_peak() -> None:
+    """The clock of each chip in our table, against its documented peak: a product of two large matrices."""
+    a = torch.empty(4096, 4096, dtype=torch.bfloat16)
+    for name in CHIPS:
+        row = plan(lambda x, y: x @ y, [a, a], topology=name, mesh="tp").rows[0]
+        assert row.mfu is not None
+        share = row.mfu * CHIPS[name].devices  # each device of a chip computes all of it
+        assert 0.8 < share <= 1.0, (name, share)
+
+
+def test_what_does_not_fit_says_so() -> None:
+    row = mlp(32768, 8).rows[0]  # 16 GiB of parameters and 16 GiB there are
+    assert row.fits is False
+    assert row.memory is not None and row.memory.total > row.memory.capacity > 15 << 30
+
+
+def test_fully_sharded_training_gathers_and_scatters_along_its_axis() -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(1024, 4096), nn.GELU(), nn.Linear(4096, 1024)).bfloat16()
+    optimizer = torch.optim.AdamW(model.parameters())
+
+    def step(x: torch.Tensor) -> torch.Tensor:
+        loss = model(x).square().mean()
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        return loss.detach()
+
+    x = torch.empty(2048, 1024, dtype=torch.bfloat16)
+    row = torch_pjrt.plan(step, [x], topology="v6e:2x2").rows[0]  # type: ignore[operator]
+    kinds = {c.kind: c for c in row.collectives}
+    assert {"all-gather", "reduce-scatter"} <= kinds.keys()
+    assert {c.axes for c in row.collectives} == {"fsdp"}
+    weights = 2 * 4 * 1024 * 1024 * 2
+    assert kinds["all-gather"].nbytes == pytest.approx(weights * 3 / 4, rel=0.3)
+    assert row.memory is not None
+    assert row.memory.arguments == pytest.approx((3 * weights + x.nbytes) / 4, rel=0.05)
+
+
+def test_a_loop_over_equal_layers_needs_what_the_layers_need() -> None:
+    tape = tape_of(*training(Layers(layers=8))[:2])
+    target = parse_topology("v5e:1")
+    mesh = parse_mesh(None, 1)
+    job = Job(tape, layouts(tape, None, mesh), mesh, "tpu", target.name, target.host, "highest", clock=1.5e9)
+    rolled, plain = (compile_job(replace(job, roll=roll), 600).answer for roll in (True, False))
+    assert rolled is not None and plain is not None
+    assert rolled["loops"] and not plain["loops"]
+    assert rolled["accessed_bytes"] > 0 and rolled["argument_bytes"] == pytest.approx(plain["argument_bytes"], rel=0.5)
+
+
+def test_a_time_limit_is_a_row_and_an_answer_is_kept(tmp_path: Path) -> None:
+    model = nn.Linear(64, 64)
+    entry_settings = {"topology": "v5e:1"}
+    late = plan(model, [torch.empty(8, 64)], timeout=0.01, **entry_settings).rows[0]
+    assert "longer than 0.01 s" in late.failure and late.fits is None
+    assert plan(model, [torch.empty(8, 64)], **entry_settings).rows[0].cached is False
+    assert plan(model, [torch.empty(8, 64)], **entry_settings).rows[0].cached is True
+
+
+def test_a_hugging_face_configuration_is_planned_without_weights(tmp_path: Path) -> None:
+    pytest.importorskip("transformers")
+    config = {
+        "model_type": "qwen3", "hidden_size": 256, "intermediate_size": 512, "num_attention_heads": 4,
+        "num_key_value_heads": 2, "head_dim": 64, "num_hidden_layers": 4, "vocab_size": 1024,
+    }  # fmt: skip
+    file = tmp_path / "config.json"
+    file.write_text(json.dumps(config))
+    entry = hugging_face_entry(str(file), Recipe(sequence=128))
+    found = plan_entry(entry, Settings(("v5e:2x2",), batch=1, remat=True))
+    row = found.rows[0]
+    assert row.failure == "" and row.fits is True
+    assert row.tokens == 4 * 128
+    layer = 256 * (4 + 2 + 2 + 4) * 64 + 3 * 256 * 512 + 2 * 256 + 2 * 64
+    assert found.parameters == 2 * 1024 * 256 + 4 * layer + 256
+
+
+def test_fit_finds_a_batch_that_fits(tmp_path: Path) -> None:
+    from torch_pjrt.plan.entry import Entry
+
+    def make(batch: int, remat: bool):  # type: ignore[no-untyped-def]
+        model = nn.Linear(4096, 65536, dtype=torch.bfloat16)
+        return (lambda x: model(x).float().exp().sum(1)), [torch.empty(batch, 4096, dtype=torch.bfloat16)]
+
+    rows = plan_entry(Entry("wide", make, True, False), Settings(("v5e:1",), batch=1 << 18, fit=True)).rows
+    assert rows[0].fits is False
+    assert rows[-1].fits is True and rows[-1].batch is not None and rows[-1].batch < 1 << 18

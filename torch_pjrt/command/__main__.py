@@ -1,0 +1,5 @@
+"""`python -m torch_pjrt.command` is `torch-pjrt`."""
+
+from . import run
+
+run()
