@@ -266,7 +266,7 @@ def test_a_program_called_with_a_tensor_of_another_device_says_which() -> None:
     from torch_pjrt import _C
 
     functions = {name: lambda *a: None for name in ("compile", "copy", "dispatched", "explain")}
-    graph = _C.Graph(0, [1], [], 0, functions)
+    graph = _C.Graph(0, [1], [], 0, functions, None)
     with pytest.raises(RuntimeError, match=r"argument 0 of a compiled graph: expected a tensor on .*, got one on cpu"):
         graph([torch.ones(2)])
     with pytest.raises(RuntimeError, match="takes 1 arguments and was called with 2"):
