@@ -1,7 +1,7 @@
 """Putting the bodies of `nested_compile_region` back into the graph that calls them.
 
-PyTorch keeps such a region as one node, `invoke_subgraph`, so that Inductor compiles it once. XLA compiles a graph as a
-whole; and a random op inside must be seen to be given its key.
+PyTorch keeps such a region as one node, `invoke_subgraph`, so that Inductor compiles it once. Regions that are called
+often are compiled once here too (`segments.keeps_regions`); within a program XLA wants to see all operations.
 """
 
 from __future__ import annotations
