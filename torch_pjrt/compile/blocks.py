@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeGuard
 
 import numpy as np
 import torch
@@ -122,7 +122,7 @@ def references(node: Node) -> list[Node]:
     return found
 
 
-def on_device(value: Any) -> bool:
+def on_device(value: Any) -> TypeGuard[torch.Tensor]:
     """Whether a node's value is a tensor of the device, which one program can hand to the next."""
     return isinstance(value, torch.Tensor) and value.device.type != "cpu"
 

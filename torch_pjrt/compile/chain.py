@@ -74,7 +74,7 @@ class Chain:
         self._boxed_call = True  # it empties the list that it is called with
         record = REPORT.add_graph(kind, gm)
         record.blocks = [(run.count, run.length) for run in runs]
-        bodies: dict[Run, tuple[Boxed, Sequence[int]]] = {}
+        bodies: dict[Run, tuple[Boxed, list[int]]] = {}
         segments = list(_segments(order, runs))
         number = {n: i for i, n in enumerate(gm.graph.find_nodes(op="placeholder"))}
         taken: list[tuple[Boxed, list[Node], list[Node | None]]] = []
