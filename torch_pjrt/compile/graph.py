@@ -16,11 +16,11 @@ from torch._ops import OpOverload
 from torch.fx import GraphModule, Node
 
 from ..eager.infer import LayoutTuple, number_of
+from ..lowering.view import is_dense
 from .bodies import asserts, reached
 from .draws import draws, op_of
 from .evaluate import can_lower
 from .sizes import Sizes
-from .strided import is_dense
 
 aten = torch.ops.aten
 

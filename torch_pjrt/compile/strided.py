@@ -97,18 +97,6 @@ def as_strided_scatter(
     return view.read(written, structure, starts)
 
 
-def is_dense(sizes: Sequence[int], strides: Sequence[int]) -> bool:
-    """Whether each element of the memory that the tensor spans belongs to it, once."""
-    expected = 1
-    for n, s in sorted(zip(sizes, strides, strict=True), key=lambda d: (d[1], d[0])):
-        if n == 0:
-            return True
-        if n != 1 and s != expected:
-            return False
-        expected *= n
-    return True
-
-
 def _locate(
     run: Evaluation, source: Node, size: Sequence[int], stride: Sequence[int], offset: int | None
 ) -> tuple[Array, Structure, Sequence[Start]]:
@@ -122,7 +110,7 @@ def _locate(
     if memory is None:  # what the graph computes begins where its storage does
         at = ahead if offset is None else offset - first
     elif memory.structure is None:  # all of its storage
-        if memory.moved and (offset is not None or not is_dense(base.sizes, base.strides)):
+        if memory.moved and (offset is not None or not view.is_dense(base.sizes, base.strides)):
             raise NotImplementedError("as_strided of an argument that is padded: the memory around it is not there")
         at = ahead if offset is None else offset
     elif offset is None:

@@ -21,7 +21,7 @@ import torch
 from .view_apply import Cut, Empty, Gather, Grid, Reinterpreted, Stage, Structure, Whole, read, write
 from .view_dtype import Reinterpret, reinterpret
 
-__all__ = ["Layout", "ViewPlan", "gathered", "plan", "read", "write"]
+__all__ = ["Layout", "ViewPlan", "gathered", "is_dense", "plan", "read", "write"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +73,18 @@ def plan(base: Layout, view: Layout) -> ViewPlan:
     row_sizes = [base.sizes[d] for d in order if base.sizes[d] > 1]
     grid = _plan_grid(row_sizes, order, dims, view)
     return grid or ViewPlan(gathered(base, view.sizes, view.strides), (view.offset,))
+
+
+def is_dense(sizes: Sequence[int], strides: Sequence[int]) -> bool:
+    """Whether each element of the memory that the tensor spans belongs to it, once."""
+    expected = 1
+    for n, s in sorted(zip(sizes, strides, strict=True), key=lambda d: (d[1], d[0])):
+        if n == 0:
+            return True
+        if n != 1 and s != expected:
+            return False
+        expected *= n
+    return True
 
 
 def memory_order(base: Layout) -> tuple[int, ...]:

@@ -19,7 +19,7 @@ from ..eager.source import user_line
 from ..lowering import Spec, find
 from ..lowering.apply import overload_name, written
 from ..lowering.registry import get
-from ..lowering.view import Layout
+from ..lowering.view import Layout, is_dense
 from .tape import Finding, Operation, Ref, Storage, Tape
 
 aten = torch.ops.aten
@@ -280,20 +280,9 @@ def _base(tensor: torch.Tensor) -> Layout:
     """How the array under a storage lies: as its first tensor, where that is all of it, else flat."""
     sizes, strides = tuple(tensor.shape), tuple(tensor.stride())
     whole = tensor.untyped_storage().nbytes() == tensor.numel() * tensor.dtype.itemsize
-    if tensor.storage_offset() == 0 and whole and _is_dense(sizes, strides):
+    if tensor.storage_offset() == 0 and whole and is_dense(sizes, strides):
         return Layout(tensor.dtype, sizes, strides)
     return Layout(tensor.dtype, (tensor.untyped_storage().nbytes() // tensor.dtype.itemsize,), (1,))
-
-
-def _is_dense(sizes: Sequence[int], strides: Sequence[int]) -> bool:
-    expected = 1
-    for n, s in sorted(zip(sizes, strides, strict=True), key=lambda d: (d[1], d[0])):
-        if n == 0:
-            return True
-        if n != 1 and s != expected:
-            return False
-        expected *= n
-    return True
 
 
 def _is_composite(func: OpOverload) -> bool:
