@@ -1,4 +1,4 @@
-# make setup | demo | test | lint | bench | fuzz | soak | architectures | whole-step | plan-tests | conformance | clean.
+# make setup | demo | test | lint | bench | fuzz | soak | architectures | whole-step | plan-tests | distributed | conformance | clean.
 # Everything is installed into .venv, and only once.
 
 PYTHON ?= python3
@@ -26,7 +26,7 @@ PINS   := torch==$(TORCH) jax==$(JAX)
 STAMPS := .venv/stamps
 FILES  := torch_pjrt tests benchmarks examples setup.py
 
-.PHONY: setup demo test lint bench fuzz soak architectures whole-step plan-tests conformance clean
+.PHONY: setup demo test lint bench fuzz soak architectures whole-step plan-tests distributed conformance clean
 .DELETE_ON_ERROR:
 
 setup: $(STAMPS)/extension
@@ -71,6 +71,10 @@ whole-step: setup
 # `torch-pjrt plan` with the TPU's compiler (libtpu, 200 MB), and its page in a browser (`apt-get install chromium`).
 plan-tests: setup $(STAMPS)/plan
 	JAX_PLATFORMS=cpu HF_HUB_OFFLINE=1 $(PY) -m pytest -q tests/plan/with_libtpu.py tests/plan/in_browser.py
+
+# Faults, checkpoints, more than two processes: minutes.
+distributed: setup
+	JAX_PLATFORMS=cpu $(PY) -m pytest -q tests/distributed tests/distributed/thorough.py
 
 # Goes on where the last run stopped; `make conformance CONFORMANCE=--again` begins anew.
 conformance: setup

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import pytest
-
 from .ranks import succeed
 
 
-@pytest.mark.parametrize("size", [2, 3])
-def test_every_collective_gives_what_gloo_gives(size: int) -> None:
-    succeed("collectives", size=size)
+def test_every_collective_gives_what_gloo_gives() -> None:
+    succeed("collectives")

@@ -30,8 +30,17 @@ FAULTS: dict[str, list[str | None]] = {
 }
 
 
-@pytest.mark.parametrize("fault", FAULTS)
+# What each takes is two processes and the time that something has to take; all of them: `make distributed`.
+OFTEN = ("a_rank_dies_between_collectives", "a_rank_hangs", "dtypes_differ_in_strict_mode", "the_device_is_used_first")
+
+
+@pytest.mark.parametrize("fault", OFTEN)
 def test_a_fault_is_an_error_that_says_who_and_what(fault: str) -> None:
+    check(fault)
+
+
+def check(fault: str) -> None:
+    """The fault's ranks print what is said above."""
     ended = run_ranks("faults", fault, timeout=100)
     for rank, wanted in enumerate(FAULTS[fault]):
         if wanted is not None:

@@ -7,13 +7,15 @@ import re
 import subprocess
 import sys
 
-import pytest
-
 from .ranks import ROOT, free_port
 
 
-@pytest.mark.parametrize("parallel", ["ddp", "fsdp"])
-def test_the_example_trains_under_torchrun(parallel: str) -> None:
+def test_the_example_trains_under_torchrun() -> None:
+    check("fsdp")
+
+
+def check(parallel: str) -> None:
+    """The example prints the accuracy that it should reach."""
     command = [
         sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--master-port", str(free_port()),
         "examples/fsdp_digits.py", "--parallel", parallel, "--epochs", "6",

@@ -1,0 +1,33 @@
+"""What takes minutes: more processes, each fault. `make distributed` runs it with the tests beside it."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from . import test_faults, test_torchrun
+from .ranks import succeed
+
+NAME = torch._C._get_privateuse1_backend_name()
+
+
+@pytest.mark.parametrize("size", [3, 4])
+def test_every_collective_gives_what_gloo_gives(size: int) -> None:
+    succeed("collectives", size=size)
+
+
+@pytest.mark.parametrize("fault", sorted(test_faults.FAULTS.keys() - set(test_faults.OFTEN)))
+def test_a_fault_is_an_error_that_says_who_and_what(fault: str) -> None:
+    test_faults.check(fault)
+
+
+def test_checkpoints_are_saved_resharded_and_saved_in_the_background() -> None:
+    succeed("parallel", "checkpoints_are_resharded", environment={"BACKEND": f"cpu:gloo,{NAME}:{NAME}"})
+
+
+def test_a_mesh_of_two_dimensions() -> None:
+    succeed("parallel", "fsdp2_hybrid_over_two_dimensions", "ddp", "pipelines", size=4)
+
+
+def test_the_example_trains_with_ddp_under_torchrun() -> None:
+    test_torchrun.check("ddp")
