@@ -21,6 +21,10 @@ def test_a_fault_is_an_error_that_says_who_and_what(fault: str) -> None:
     test_faults.check(fault)
 
 
+def test_models_train_in_parallel_as_alone_in_every_way() -> None:
+    succeed("parallel")
+
+
 def test_checkpoints_are_saved_resharded_and_saved_in_the_background() -> None:
     succeed("parallel", "checkpoints_are_resharded", environment={"BACKEND": f"cpu:gloo,{NAME}:{NAME}"})
 
