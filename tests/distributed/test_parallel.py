@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from .ranks import succeed
 
-
 # The other ways: `make distributed`.
 OFTEN = (
     "ddp", "ddp_accumulates_without_sync", "fsdp2", "fsdp2_with_mixed_precision_and_without_resharding",
