@@ -140,7 +140,7 @@ def _observe(name: str, t: torch.Tensor, storages: dict[int, str]) -> Seen:
         "shape": tuple(t.shape),
         # Where a dimension can't be stepped along, its stride means nothing, and kernels and meta kernels differ.
         "strides": [s if n > 1 else None for n, s in zip(t.shape, t.stride(), strict=True)] if t.numel() else None,
-        "storage_offset": t.storage_offset(),
+        "storage_offset": t.storage_offset() if t.numel() else None,  # it comes of the strides
         "requires_grad": t.requires_grad,
         "is_leaf": is_leaf(t),
         "version": t._version,
