@@ -60,13 +60,13 @@ soak: setup
 
 # Architectures of transformers, timm and diffusers through torch.compile, minutes.
 architectures: setup $(STAMPS)/demo $(STAMPS)/architectures
-	JAX_PLATFORMS=cpu HF_HUB_OFFLINE=1 $(PY) -m pytest -q -n 2 tests/compile/architectures.py
-	JAX_PLATFORMS=cpu HF_HUB_OFFLINE=1 PYTHONPATH=.venv/architectures $(PY) -m pytest -q -n 2 \
+	HF_HUB_OFFLINE=1 $(PYTEST) tests/compile/architectures.py
+	HF_HUB_OFFLINE=1 PYTHONPATH=.venv/architectures $(PYTEST) \
 	  tests/compile/architectures_timm.py tests/compile/architectures_diffusers.py
 
 # Training steps as one program, more of them than `make test` has: minutes.
 whole-step: setup
-	JAX_PLATFORMS=cpu $(PY) -m pytest -q -n 2 tests/compile/whole_step.py
+	$(PYTEST) tests/compile/whole_step.py
 
 # `torch-pjrt plan` with the TPU's compiler (libtpu, 200 MB), and its page in a browser (`apt-get install chromium`).
 plan-tests: setup $(STAMPS)/plan

@@ -21,7 +21,7 @@ from torch.utils._pytree import tree_leaves
 from ..eager.content import Unknown
 from .bodies import attribute, bodies
 from .content import call_text, value_text
-from .draws import draw_key, op_of
+from .draws import draw_key, is_view, op_of
 from .inline import is_region
 from .sizes import Sizes
 
@@ -293,12 +293,6 @@ def memory_of(node: Node) -> list[Node]:
         found.append(at.args[0])
         at = at.args[0] if is_view(at.args[0]) else None
     return found
-
-
-def is_view(node: Node) -> bool:
-    """Whether the node's op returns a view of its first argument."""
-    op = op_of(node)
-    return op is not None and bool(op._schema.returns) and op._schema.returns[0].alias_info is not None
 
 
 def symbolic(node: Node) -> bool:

@@ -14,8 +14,9 @@ import torch
 from torch._subclasses.fake_tensor import unset_fake_temporarily
 from torch.fx import Graph, GraphModule, Node
 
-from .blocks import Run, constants, find_runs, is_view, memory_of, references, symbolic
-from .draws import draws, op_of
+from .blocks import Run, constants, find_runs, memory_of, references, symbolic
+from .bodies import outputs
+from .draws import draws, is_view, op_of
 from .inline import inline_regions
 from .options import Options
 from .program import Program
@@ -103,7 +104,7 @@ class Chain:
             for node in made:
                 if node is not None:
                     number[node] = len(number)
-        returned = _returned(gm)
+        returned = outputs(gm)
         self.count = len(number)
         self.outputs = [number[o] if isinstance(o, Node) else None for o in returned]
         self.constants = [None if isinstance(o, Node) else o for o in returned]
@@ -142,7 +143,7 @@ _FEW = 16
 def chain(gm: GraphModule, kind: str, options: Options) -> Chain | None:
     """The graph as a chain; None if it has too few equal blocks in a row, and is to be one program."""
     nodes = list(gm.graph.nodes)
-    if not options.scan_blocks or any(map(symbolic, nodes)) or any(_returns_apart(o) for o in _returned(gm)):
+    if not options.scan_blocks or any(map(symbolic, nodes)) or any(_returns_apart(o) for o in outputs(gm)):
         return None
     with unset_fake_temporarily():  # the tensors that the module holds are real
         made_anew = constants(nodes)
@@ -154,8 +155,8 @@ def chain(gm: GraphModule, kind: str, options: Options) -> Chain | None:
     return Chain(gm, kind, options, order, runs, made_anew)
 
 
-def extract(gm: GraphModule, nodes: Sequence[Node], inputs: Sequence[Node], outputs: Sequence[Node]) -> GraphModule:
-    """Some of a graph's nodes as a graph of their own: of `inputs`, returning `outputs`.
+def extract(gm: GraphModule, nodes: Sequence[Node], inputs: Sequence[Node], results: Sequence[Node]) -> GraphModule:
+    """Some of a graph's nodes as a graph of their own: of `inputs`, returning `results`.
 
     What they need besides is copied: tensors and graphs that the module holds, constants.
     """
@@ -173,7 +174,7 @@ def extract(gm: GraphModule, nodes: Sequence[Node], inputs: Sequence[Node], outp
 
     for node in nodes:
         copy(node)
-    graph.output([copies[n] for n in outputs])
+    graph.output([copies[n] for n in results])
     part = GraphModule(gm, graph)
     inline_regions(part)
     return part
@@ -204,11 +205,6 @@ def _leaving(order: Sequence[Node], run: Run) -> list[int]:
         inside = {order[i] for i in block}
         found |= {i - block.start for i in block if not inside.issuperset(order[i].users)}
     return sorted(found)
-
-
-def _returned(gm: GraphModule) -> list[Any]:
-    output: Any = next(iter(gm.graph.find_nodes(op="output"))).args[0]
-    return list(output) if isinstance(output, (list, tuple)) else [output]
 
 
 def _returns_apart(output: Any) -> bool:

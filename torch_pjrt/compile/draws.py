@@ -46,6 +46,12 @@ def op_of(node: Node) -> OpOverload | None:
     return called(node, OpOverload)
 
 
+def is_view(node: Node) -> bool:
+    """Whether the node's op returns a view of its first argument."""
+    op = op_of(node)
+    return op is not None and bool(op._schema.returns) and op._schema.returns[0].alias_info is not None
+
+
 def is_random(node: Node) -> bool:
     """Whether the node draws its own key."""
     if node.op != "call_function":

@@ -17,8 +17,8 @@ from torch.fx import GraphModule, Node
 
 from ..eager.infer import LayoutTuple, number_of
 from ..lowering.view import is_dense
-from .bodies import asserts, reached
-from .draws import draws, op_of
+from .bodies import asserts, outputs, reached
+from .draws import draws, is_view, op_of
 from .evaluate import can_lower
 from .sizes import Sizes
 
@@ -179,16 +179,15 @@ def read_convention(gm: GraphModule) -> Convention:
             raise UnsupportedGraph(f"{op.name()} writes to something that is no argument of the graph")
         elif not can_lower(node):
             raise UnsupportedGraph(f"{node.target} has no lowering")
-    output = next(n for n in nodes if n.op == "output")
-    outputs = list(output.args[0]) if isinstance(output.args[0], (list, tuple)) else [output.args[0]]
-    tensors = [o for o in outputs if isinstance(o, Node) and isinstance(o.meta.get("val"), torch.Tensor)]
+    returned = outputs(gm)
+    tensors = [o for o in returned if isinstance(o, Node) and isinstance(o.meta.get("val"), torch.Tensor)]
     kept = {n for i, n in enumerate(placeholders) if i not in written}
     roots = _view_roots(tensors, kept)
     computed = [o for o in tensors if o not in roots and o not in kept]
     results = list(dict.fromkeys([*written.values(), *computed]))
     device, drawn = _device(nodes), sum(draws(n) for n in nodes)
     asserted = [n for n in nodes if asserts(n)]
-    convention = Convention(placeholders, [], written, results, outputs, device, drawn, roots, asserted)
+    convention = Convention(placeholders, [], written, results, returned, device, drawn, roots, asserted)
     needed = convention.needed()
     convention.takes = [_takes(n, i in written or n in needed) for i, n in enumerate(placeholders)]
     return convention
@@ -251,7 +250,7 @@ def _lies_dense(node: Node) -> bool:
 def _viewed(node: Node) -> Node | None:
     """What the node is a strided view of; None if it computes something, or the memory is read as another dtype."""
     op = op_of(node)
-    if op is None or len(op._schema.returns) != 1 or op._schema.returns[0].alias_info is None or not node.args:
+    if op is None or not is_view(node) or len(op._schema.returns) != 1 or not node.args:
         return None
     source = node.args[0]
     if not isinstance(source, Node) or not isinstance(source.meta.get("val"), torch.Tensor):

@@ -25,6 +25,7 @@ from ..lowering.dtypes import to_numpy
 from ..runtime.executable import Executable
 from ..runtime.platform import platform
 from . import shared
+from .blocks import symbolic
 from .content import content
 from .dump import listing, wanted
 from .evaluate import name_of, user_line
@@ -63,19 +64,13 @@ def recording(program: Program) -> dict[str, Any] | None:
         return None
     if not convention.written if program.kind == "inference" else written_on_the_host:
         return None
-    if any(t is Takes.INT for _, t in taken) or any(_is_symbolic(n) for n, _ in taken):
+    if any(t is Takes.INT for _, t in taken) or any(symbolic(n) for n, _ in taken):
         return None
     return {
         "role": _ROLES[program.kind],
         "options": _number_of(repr(sorted(program.options.compiler_options.items()))),
         "describe": lambda layouts: _describe(program, layouts),
     }
-
-
-def _is_symbolic(node: Node) -> bool:
-    value = node.meta.get("val")
-    sizes = [*value.shape, *value.stride()] if isinstance(value, torch.Tensor) else [value]
-    return any(isinstance(s, torch.SymInt) for s in sizes)
 
 
 def _describe(program: Program, layouts: Sequence[LayoutTuple]) -> Recipe | None:

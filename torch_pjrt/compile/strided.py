@@ -21,7 +21,7 @@ from ..eager.infer import LayoutTuple, dtype_of
 from ..lowering import view
 from ..lowering.check import require
 from ..lowering.view_apply import Empty, Start, Structure
-from .draws import op_of
+from .draws import is_view, op_of
 
 if TYPE_CHECKING:
     from .evaluate import Evaluation
@@ -148,9 +148,8 @@ def _from_where_it_starts(
 def _root(node: Node) -> Node:
     """The tensor that the node's is a view of, by way of other views maybe: a computed one, an argument, or itself."""
     while True:
-        op = op_of(node)
         source = node.args[0] if node.args else None
-        if op is None or op in _OTHER_VALUES or not op._schema.returns or op._schema.returns[0].alias_info is None:
+        if not is_view(node) or op_of(node) in _OTHER_VALUES:
             return node
         if not isinstance(source, Node) or not isinstance(source.meta.get("val"), torch.Tensor):
             return node

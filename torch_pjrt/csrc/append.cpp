@@ -13,14 +13,9 @@ bool append_call(
     const Keys& keys,
     Values& made,
     Values& dropped) {
-  TraceNode n{};
+  TraceNode n = trace.next();
   n.kind = kind;
   n.entry = &entry;
-  n.first_operand = static_cast<uint32_t>(trace.operands.size());
-  n.first_out = static_cast<uint32_t>(trace.outs.size());
-  n.first_float = static_cast<uint32_t>(trace.floats.size());
-  n.first_int = static_cast<uint32_t>(trace.ints.size());
-  n.first_key = static_cast<uint32_t>(trace.keys.size());
   trace.ints.insert(trace.ints.end(), call.ints.begin(), call.ints.end());
   size_t starts = trace.starts.size();
   size_t inputs = trace.inputs.size();
@@ -86,14 +81,9 @@ bool append_call(
         base.index = now.index;
         base.out = now.out;
       }
-      TraceNode u{};
+      TraceNode u = trace.next();
       u.kind = TraceNode::Kind::kUpdate;
       u.structure = base.structure;
-      u.first_operand = static_cast<uint32_t>(trace.operands.size());
-      u.first_out = static_cast<uint32_t>(trace.outs.size());
-      u.first_float = static_cast<uint32_t>(trace.floats.size());
-      u.first_int = static_cast<uint32_t>(trace.ints.size());
-      u.first_key = static_cast<uint32_t>(trace.keys.size());
       Operand content = trace.refer(value);
       content.view = content.base;
       base.written = true;

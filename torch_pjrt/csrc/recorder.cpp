@@ -57,13 +57,8 @@ ValuePtr record_resize(const ValuePtr& value, size_t nbytes) {
     {
       StateLock lock;
       auto& trace = current_trace(value->device);
-      TraceNode n{};
+      TraceNode n = trace.next();
       n.kind = TraceNode::Kind::kResize;
-      n.first_operand = static_cast<uint32_t>(trace.operands.size());
-      n.first_out = static_cast<uint32_t>(trace.outs.size());
-      n.first_float = static_cast<uint32_t>(trace.floats.size());
-      n.first_int = static_cast<uint32_t>(trace.ints.size());
-      n.first_key = static_cast<uint32_t>(trace.keys.size());
       flat = intern(dtype, {static_cast<int64_t>(value->layout->nbytes() / size)}, {1});
       const Plan* plan = nullptr;
       if (find_plan(value->layout, flat, 0, &plan)) {

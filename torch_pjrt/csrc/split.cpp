@@ -52,12 +52,7 @@ std::vector<size_t> common_runs(const std::vector<uint64_t>& before, const Trace
 void copy_node(const Trace& t, size_t i, Trace& to, std::vector<std::pair<uint64_t, uint64_t>>& prefixes) {
   const TraceNode& old = t.nodes[i];
   bool last = i + 1 == t.nodes.size();
-  TraceNode n = old;
-  n.first_operand = static_cast<uint32_t>(to.operands.size());
-  n.first_out = static_cast<uint32_t>(to.outs.size());
-  n.first_float = static_cast<uint32_t>(to.floats.size());
-  n.first_int = static_cast<uint32_t>(to.ints.size());
-  n.first_key = static_cast<uint32_t>(to.keys.size());
+  TraceNode n = to.next(old);
   auto copy = [&](auto& into, const auto& from, uint32_t first, uint32_t end) {
     into.insert(into.end(), from.begin() + first, from.begin() + end);
   };

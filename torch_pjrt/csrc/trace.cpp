@@ -393,6 +393,15 @@ ValuePtr Trace::promise(const Layout* layout) {
   return v;
 }
 
+TraceNode Trace::next(TraceNode n) const {
+  n.first_operand = static_cast<uint32_t>(operands.size());
+  n.first_out = static_cast<uint32_t>(outs.size());
+  n.first_float = static_cast<uint32_t>(floats.size());
+  n.first_int = static_cast<uint32_t>(ints.size());
+  n.first_key = static_cast<uint32_t>(keys.size());
+  return n;
+}
+
 void Trace::append(TraceNode n) {
   n.operand_count = static_cast<uint32_t>(operands.size()) - n.first_operand;
   n.out_count = static_cast<uint32_t>(outs.size()) - n.first_out;

@@ -101,6 +101,8 @@ struct Trace {
   // A value that output number `out` of the next node will make.
   ValuePtr promise(const Layout* layout);
   // Appends the node whose operands and outs were pushed since `first_operand` and `first_out`.
+  // `node` with its lists beginning where those of the trace end: what is appended to them next is its own.
+  TraceNode next(TraceNode node = {}) const;
   void append(TraceNode node);
   // Notes that the last node is a call of this graph.
   void add_graph(std::shared_ptr<const GraphEntry> graph);

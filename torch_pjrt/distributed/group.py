@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Sequence
 from datetime import timedelta
-from math import prod
 from typing import TYPE_CHECKING
 
 import torch
@@ -22,10 +21,10 @@ from . import programs
 from .point_to_point import Message, PointToPoint
 from .programs import Kind, Programs
 from .start import device_of
+from .tensors import array_of, bind, device_name
 from .watch import Watch
 
 if TYPE_CHECKING:
-    from jax import Array
     from torch._C._distributed_c10d import Store
 
 _OPS = {int(op.value): op.name for op in ReduceOp.RedOpType.__members__.values()}
@@ -61,17 +60,20 @@ class Collectives:
     # --- reductions ------------------------------------------------------------------------------------------------
 
     def all_reduce(self, tensors: list[Tensor], op: int) -> list[Tensor]:
-        return self._run(self._reduction(programs.all_reduce, tensors, op), tensors, tensors)
+        return self._all_reduce(tensors, _OPS[op])
+
+    def _all_reduce(self, tensors: list[Tensor], name: str) -> list[Tensor]:
+        return self._run(self._reduction(programs.all_reduce, tensors, name), tensors, tensors)
 
     def reduce(self, tensors: list[Tensor], op: int, root: int) -> list[Tensor]:
-        kind = self._reduction(programs.all_reduce, tensors, op)
+        kind = self._reduction(programs.all_reduce, tensors, _OPS[op])
         return self._run(kind, tensors, tensors if root == self.rank else [])
 
     def reduce_scatter_single(self, outputs: list[Tensor], inputs: list[Tensor], op: int) -> list[Tensor]:
         for output, given in zip(outputs, inputs, strict=True):
             self._check_parts("reduce_scatter", "input", given, "output", output)
-        kind = self._reduction(programs.reduce_scatter, inputs, op)
-        return self._run(kind, [_rows(i) for i in inputs], outputs)
+        kind = self._reduction(programs.reduce_scatter, inputs, _OPS[op])
+        return self._run(kind, inputs, outputs)
 
     def reduce_scatter(self, outputs: list[Tensor], inputs: list[list[Tensor]], op: int) -> list[Tensor]:
         return self.reduce_scatter_single(outputs, [self._joined("reduce_scatter", i) for i in inputs], op)
@@ -94,7 +96,7 @@ class Collectives:
         for into, everyones in zip(outputs, gathered, strict=True):
             self._check_number("all_gather", into)
             for output, part in zip(into, everyones, strict=True):
-                output.detach().copy_(part.view(output.shape) if output.shape != part.shape else part)
+                output.detach().copy_(part.view(output.shape))
                 written.append(output)
         return written
 
@@ -135,7 +137,7 @@ class Collectives:
         self._check_number("all_to_all", inputs)
         self._check_number("all_to_all", outputs)
         longest = torch.tensor([max(t.numel() for t in (*inputs, *outputs))], device=inputs[0].device)
-        self.all_reduce([longest], _number("MAX"))
+        self._all_reduce([longest], "MAX")
         room = int(longest.item())
         sent = torch.stack([torch.nn.functional.pad(t.reshape(-1), (0, room - t.numel())) for t in inputs])
         received = torch.empty_like(sent)
@@ -174,8 +176,8 @@ class Collectives:
         """Blocks the host until all members have come, on the device with this index (-1: the one taking part)."""
         if index < 0:
             index = self._index if self._index is not None else _own_index()
-        here = torch.zeros(1, dtype=torch.int32, device=f"{_name()}:{index}")
-        self.all_reduce([here], _number("SUM"))
+        here = torch.zeros(1, dtype=torch.int32, device=f"{device_name()}:{index}")
+        self._all_reduce([here], "SUM")
         here.item()
         return []
 
@@ -214,9 +216,9 @@ class Collectives:
         if self._programs is not None:
             if index != self._index:
                 raise RuntimeError(
-                    f"rank {self.rank} takes part in this process group with device {_name()}:{self._index}, but a "
-                    f"tensor is on {_name()}:{index}. Choose the process's device before its first collective: "
-                    "torch.accelerator.set_device_index(int(os.environ['LOCAL_RANK']))"
+                    f"rank {self.rank} takes part in this process group with device {device_name()}:{self._index}, "
+                    f"but a tensor is on {device_name()}:{index}. Choose the process's device before its first "
+                    "collective: torch.accelerator.set_device_index(int(os.environ['LOCAL_RANK']))"
                 )
             return self._programs
         index = index or 0
@@ -239,8 +241,7 @@ class Collectives:
         self._programs = Programs(devices, self.rank)
         return self._programs
 
-    def _reduction(self, collective: programs.Collective, tensors: Iterable[Tensor], op: int) -> Kind:
-        name = _OPS.get(op, str(op))
+    def _reduction(self, collective: programs.Collective, tensors: Iterable[Tensor], name: str) -> Kind:
         if name not in _REDUCTIONS:
             raise ValueError(f"ReduceOp.{name}: expected one of {', '.join(_REDUCTIONS)}")
         for t in tensors:
@@ -271,43 +272,9 @@ class Collectives:
         return torch.stack(tensors)
 
 
-def array_of(tensor: Tensor) -> Array:
-    """The content of a device tensor as the array that a program takes."""
-    if tensor.device.type != _name():
-        raise RuntimeError(
-            f"expected a tensor on {_name()}, got one on {tensor.device}: the {_name()} backend is for the device's "
-            f"own tensors. init_process_group('cpu:gloo,{_name()}:{_name()}') has one for each"
-        )
-    array: Array = _C.array(tensor.detach().resolve_conj().resolve_neg())
-    return array
-
-
-def bind(tensor: Tensor, array: Array) -> None:
-    """Make the array the tensor's content."""
-    if not prod(array.shape):
-        return
-    content = _C.tensor_of_array(array, tensor.dtype, tensor.device.index, False)
-    with torch.no_grad():
-        tensor.detach().copy_(content if content.shape == tensor.shape else content.view(tensor.shape))
-
-
-def _rows(t: Tensor) -> Tensor:
-    """A tensor whose first dimension a reduce-scatter can share out."""
-    return t if t.ndim else t.view(1)
-
-
-def _number(op: str) -> int:
-    return next(number for number, name in _OPS.items() if name == op)
-
-
 def _own_index() -> int:
     """The device of a process that has not yet shown it: LOCAL_RANK's, where there is one, else the current one."""
     local = os.environ.get("LOCAL_RANK", "")
     if local.isdigit() and int(local) < _C.device_count():
         return int(local)
     return _C.current_device()
-
-
-def _name() -> str:
-    name: str = torch._C._get_privateuse1_backend_name()
-    return name

@@ -17,6 +17,7 @@ from torch import Tensor
 from ..runtime import in_flight
 from . import programs
 from .programs import Kind, Programs
+from .tensors import array_of, bind
 
 if TYPE_CHECKING:
     import jax
@@ -44,8 +45,6 @@ class PointToPoint:
 
     def exchange(self, messages: Sequence[Message], group: Programs) -> list[Tensor]:
         """Dispatch all messages; the tensors that were received."""
-        from .group import array_of, bind
-
         # Python's sort is stable: messages of one pair and direction stay in the order given, on both sides.
         ordered = sorted(messages, key=lambda m: (*m.pair, m.source))
         received = []

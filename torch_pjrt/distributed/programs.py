@@ -20,6 +20,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from .dispatch import dispatch
 
 AXIS = "rank"
+_BITWISE = {"BAND": jnp.bitwise_and, "BOR": jnp.bitwise_or, "BXOR": jnp.bitwise_xor}
 # A collective on one member's array, given how many members there are.
 Collective = Callable[..., Array]
 
@@ -96,11 +97,7 @@ def all_reduce(x: Array, members: int, *, op: str) -> Array:
         return total if op == "SUM" else _divided(total, members)
     if op in ("MAX", "MIN"):
         return (lax.pmax if op == "MAX" else lax.pmin)(x, AXIS)
-    everyones = lax.all_gather(x, AXIS)
-    if op == "PRODUCT":
-        return everyones.all(0) if x.dtype == jnp.bool_ else everyones.prod(0, dtype=x.dtype)
-    bitwise = {"BAND": jnp.bitwise_and, "BOR": jnp.bitwise_or, "BXOR": jnp.bitwise_xor}[op]
-    return functools.reduce(bitwise, list(everyones))
+    return _reduced(lax.all_gather(x, AXIS), op)
 
 
 def reduce_scatter(x: Array, members: int, *, op: str) -> Array:
@@ -108,17 +105,16 @@ def reduce_scatter(x: Array, members: int, *, op: str) -> Array:
     if op in ("SUM", "AVG") and x.dtype != jnp.bool_:
         total = lax.psum_scatter(x, AXIS, tiled=True)
         return total if op == "SUM" else _divided(total, members)
-    parts = all_to_all(x, members).reshape(members, -1, *x.shape[1:])
-    if op in ("SUM", "MAX"):
-        return parts.any(0) if x.dtype == jnp.bool_ else parts.max(0)
-    if op in ("MIN", "PRODUCT") and x.dtype == jnp.bool_:
-        return parts.all(0)
-    if op == "MIN":
-        return parts.min(0)
-    if op == "PRODUCT":
-        return parts.prod(0, dtype=x.dtype)
-    bitwise = {"BAND": jnp.bitwise_and, "BOR": jnp.bitwise_or, "BXOR": jnp.bitwise_xor}[op]
-    return functools.reduce(bitwise, list(parts))
+    return _reduced(all_to_all(x, members).reshape(members, -1, *x.shape[1:]), op)
+
+
+def _reduced(parts: Array, op: str) -> Array:
+    """The members' arrays, stacked, reduced by what XLA has no collective for."""
+    if op in _BITWISE:
+        return functools.reduce(_BITWISE[op], list(parts))
+    if parts.dtype == jnp.bool_:
+        return parts.all(0) if op in ("MIN", "PRODUCT") else parts.any(0)
+    return parts.prod(0, dtype=parts.dtype) if op == "PRODUCT" else parts.max(0) if op == "MAX" else parts.min(0)
 
 
 def all_gather(x: Array, members: int) -> Array:

@@ -29,8 +29,8 @@ _SCALAR_TYPES: dict[int, torch.dtype] = {
 _SCALAR_NUMBERS = {dtype: number for number, dtype in _SCALAR_TYPES.items()}
 _MEMORY_FORMATS = [torch.contiguous_format, torch.preserve_format, torch.channels_last, torch.channels_last_3d]
 
-# PyTorch's meta kernel promises a tensor where its CPU kernel gives none.
-_WRONG_META = frozenset({"aten::_native_multi_head_attention"})
+# PyTorch's meta kernel promises a tensor where its CPU kernel gives none, or fails where there are no biases.
+_WRONG_META = frozenset({"aten::_native_multi_head_attention", "aten::_thnn_fused_lstm_cell"})
 
 # Take a number that is a tensor on the host, as on CUDA, where the meta kernel refuses the other device.
 _TAKE_HOST_NUMBERS = frozenset({"copysign", "index_fill", "masked_fill"})
@@ -136,9 +136,6 @@ def infer(
                 results = _shapes_of_lowering(op, metas)
             elif isinstance(error, TypeError) and "cond must be a bool" in str(error):
                 # A batch of none: upsample_nearest's meta kernel hands torch._check a product of sizes for a condition.
-                results = _shapes_of_lowering(op, metas)
-            elif isinstance(error, AttributeError) and "NoneType" in str(error):
-                # An LSTM cell without biases: its meta kernel looks at them all the same.
                 results = _shapes_of_lowering(op, metas)
             elif isinstance(error, AssertionError):  # PyTorch's references say so where its kernels raise RuntimeError
                 raise RuntimeError(str(error)) from None

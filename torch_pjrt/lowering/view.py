@@ -94,15 +94,12 @@ def memory_order(base: Layout) -> tuple[int, ...]:
     """
     if 0 in base.sizes:
         return tuple(range(len(base.sizes)))
+    if not is_dense(base.sizes, base.strides):
+        raise ValueError(f"a base must be dense: sizes {base.sizes} with strides {base.strides} are not")
     slots = [d for d, n in enumerate(base.sizes) if n > 1]
     order = list(range(len(base.sizes)))
     for slot, d in zip(slots, sorted(slots, key=lambda d: -base.strides[d]), strict=True):
         order[slot] = d
-    expected = 1
-    for slot in reversed(slots):
-        if base.strides[order[slot]] != expected:
-            raise ValueError(f"a base must be dense: sizes {base.sizes} with strides {base.strides} are not")
-        expected *= base.sizes[order[slot]]
     if base.offset != 0:
         raise ValueError(f"a base starts where its storage starts, not at offset {base.offset}")
     return tuple(order)

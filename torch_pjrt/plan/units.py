@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
+from ..runtime.memory import size as gib
 
-def gib(nbytes: float) -> str:
-    """Bytes: "3.20 GiB", "12.0 MiB"."""
-    for unit, size in (("TiB", 1 << 40), ("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)):
-        if nbytes >= size:
-            return f"{nbytes / size:.2f} {unit}"
-    return f"{nbytes:.0f} B"
+__all__ = ["gib", "number", "seconds"]
 
 
 def number(x: float, unit: str = "") -> str:

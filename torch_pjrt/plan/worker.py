@@ -76,7 +76,8 @@ def run(job: Job) -> dict[str, Any]:
 
     began = time.perf_counter()
     torch.set_float32_matmul_precision(job.precision)
-    lowered, loops = _lower(job)
+    devices = _arranged(job)
+    lowered, loops = _lower(job, devices)
     middle = time.perf_counter()
     found: dict[str, Any] = {"lower_seconds": middle - began, "loops": loops}
     try:
@@ -87,7 +88,7 @@ def run(job: Job) -> dict[str, Any]:
         found |= _analysis(compiled)
         text = compiled.as_text()
         _dump(text, job)
-        found |= _reading(text, job)
+        found |= _reading(text, job, devices)
     found["compile_seconds"] = time.perf_counter() - middle
     found["peak_bytes"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
     return found
@@ -113,7 +114,7 @@ def _arranged(job: Job) -> Any:
     return mesh_utils.create_device_mesh(sizes, list(devices), allow_split_physical_axes=True)
 
 
-def _lower(job: Job) -> tuple[Any, list[list[int]]]:
+def _lower(job: Job, devices: Any) -> tuple[Any, list[list[int]]]:
     """The program as StableHLO, and (operations, turns) of its loops."""
     import jax
     import numpy as np
@@ -122,7 +123,7 @@ def _lower(job: Job) -> tuple[Any, list[list[int]]]:
     from .program import abstract, program, signature
 
     called = signature(job.tape, job.roll)
-    mesh = jax.sharding.Mesh(_arranged(job), job.mesh.names)
+    mesh = jax.sharding.Mesh(devices, job.mesh.names)
     replicated = NamedSharding(mesh, PartitionSpec())
 
     def placed(split: Split) -> NamedSharding:
@@ -169,12 +170,12 @@ def _dump(text: str, job: Job) -> None:
         (Path(place) / f"{name}.hlo").write_text(text)
 
 
-def _reading(text: str, job: Job) -> dict[str, Any]:
+def _reading(text: str, job: Job, devices: Any) -> dict[str, Any]:
     """What the optimized program says of time, transfers and the largest tensors."""
     from .hlo import parse
     from .schedule import Speeds, estimate, largest
 
-    coordinates = tuple(tuple(getattr(d, "coords", ())) for d in _arranged(job).flat)
+    coordinates = tuple(tuple(getattr(d, "coords", ())) for d in devices.flat)
     module = parse(text)
     found = estimate(module, job.mesh.axes, Speeds(job.clock, job.bandwidth, job.interconnect, coordinates))
     return {
