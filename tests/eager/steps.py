@@ -300,14 +300,16 @@ def convert(w: Writer) -> str | None:
     if name is None:
         return None
     t = w.at(name)
+    # A gradient that crosses to the host and back is dense; on the CPU, where nothing crosses, it may stay expanded.
+    crossing = "detach().cpu()" if t.requires_grad else "cpu()"
     ways = [
         "clone()",
         "contiguous()",
         "clone(memory_format=torch.contiguous_format)",
-        "cpu().clone().to(device)",
+        f"{crossing}.clone().to(device)",
         "to(device)",
     ]
-    ways += [f"to({d})" for d in FLOATS] + ["cpu().add(1).to(device)"]
+    ways += [f"to({d})" for d in FLOATS] + [f"{crossing}.add(1).to(device)"]
     if not (t.is_floating_point() or t.is_complex()):
         ways += [
             "to(torch.int64)",
