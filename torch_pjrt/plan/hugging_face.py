@@ -55,10 +55,6 @@ def hugging_face_entry(file: str, recipe: Recipe) -> Entry:
 
 
 def _read(file: str, recipe: Recipe) -> Any:
-    try:
-        from transformers import AutoConfig
-    except ImportError:
-        raise PlanError("hf: needs transformers: pip install 'torch-pjrt[plan]'") from None
     path = Path(file)
     if path.is_dir():
         path = path / "config.json"
@@ -71,6 +67,10 @@ def _read(file: str, recipe: Recipe) -> Any:
     kind = said.pop("model_type", None) if isinstance(said, dict) else None
     if kind is None:
         raise PlanError(f"hf:{file} has no model_type; it is no configuration of a model")
+    try:
+        from transformers import AutoConfig
+    except ImportError:
+        raise PlanError("hf: needs transformers: pip install 'torch-pjrt[plan]'") from None
     said.pop("quantization_config", None)
     try:
         config = AutoConfig.for_model(kind, **said)
