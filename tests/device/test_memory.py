@@ -101,6 +101,7 @@ def test_the_figures_are_those_of_the_arrays_that_jax_counts() -> None:
         return sum(a.nbytes for a in jax.live_arrays())
 
     gc.collect()
+    module.synchronize()
     module.empty_cache()
     start = module.memory_allocated()
     outside = jax_bytes() - module.memory_allocated()

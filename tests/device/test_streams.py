@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 
 import pytest
 import torch
@@ -91,6 +92,28 @@ def test_an_event_without_timing_cuts_nothing_until_it_is_asked() -> None:
     assert module.metrics()["traces_run"] == before + 1
     assert event.query()
     del x
+
+
+def test_synchronizing_waits_for_a_compiled_graph_whose_result_nobody_holds() -> None:
+    @torch.compile(backend=DEVICE)
+    def long(x: torch.Tensor) -> torch.Tensor:
+        for _ in range(6):
+            x = x @ x
+        return x.amax()
+
+    def seconds(*, held: bool) -> float:
+        began = time.perf_counter()
+        result = long(x)
+        if not held:
+            del result
+        torch.zeros(3).to(DEVICE)  # here arrays that nobody holds are let go of
+        module.synchronize()
+        return time.perf_counter() - began
+
+    x = torch.ones(1500, 1500, device=DEVICE)
+    long(x)
+    module.synchronize()
+    assert seconds(held=False) > seconds(held=True) / 4
 
 
 def test_a_loop_that_asks_an_event_ends() -> None:

@@ -19,13 +19,11 @@ from jax.sharding import SingleDeviceSharding
 
 from . import cache, stored
 from .client import device
+from .defaults import default_options
 from .in_flight import dispatched
 from .metrics import METRICS
 
 _Result = TypeVar("_Result")
-
-# XLA may otherwise keep bfloat16 intermediates in float32 where it fuses, and results would depend on the trace.
-_OPTIONS: dict[str, Any] = {"xla_allow_excess_precision": False}
 
 
 @dataclass(frozen=True, slots=True, weakref_slot=True)
@@ -78,7 +76,7 @@ def compile_function(
     """
     started = time.perf_counter()
     takes = (parameters[0] is not None, parameters[1] is not None, parameters[2] is not None)
-    asked = {**_OPTIONS, **(options or {})}
+    asked = {**default_options(), **(options or {})}
     key = None if content is None or cache.directory() is None else cache.key_of(repr(sorted(asked.items())), content)
     if key is not None:
         loaded = _load(key, index)
