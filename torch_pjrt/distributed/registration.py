@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from typing import TYPE_CHECKING, Any
+from weakref import WeakValueDictionary
 
 import torch
 import torch.distributed as dist
@@ -14,6 +15,11 @@ from ..runtime.unwatched import unwatched
 
 if TYPE_CHECKING:
     from torch._C._distributed_c10d import Backend, _DistributedBackendOptions
+
+    from .group import Collectives
+
+# By the groups' names; a destroyed group's ends with it.
+_GROUPS: WeakValueDictionary[str, Collectives] = WeakValueDictionary()
 
 
 def register(name: str) -> None:
@@ -76,6 +82,14 @@ def create(options: _DistributedBackendOptions, backend_options: Any) -> Backend
         raise ValueError(f"pg_options: the {backend_name()} backend has no options, got {backend_options!r}")
     ranks = list(options.global_ranks_in_group) or list(range(options.group_size))
     join(options.store, options.group_rank, options.group_size)
-    collectives = _Unwatched(Collectives(options.store, options.group_rank, ranks, options.timeout))
-    made: Backend = _C.make_process_group(options.group_rank, options.group_size, backend_name(), collectives)
+    collectives = Collectives(options.store, options.group_rank, ranks, options.timeout)
+    made: Backend = _C.make_process_group(
+        options.group_rank, options.group_size, backend_name(), _Unwatched(collectives)
+    )
+    _GROUPS[options.group_id] = collectives
     return made
+
+
+def collectives_of(group: str) -> Collectives | None:
+    """What this device's members of a process group, by its name, do together; None if they do nothing."""
+    return _GROUPS.get(group)
