@@ -5,6 +5,8 @@
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 #include <torch/csrc/utils/pybind.h>
 
+#include <pybind11/chrono.h>
+
 #include <ATen/core/ivalue.h>
 #include <ATen/core/jit_type.h>
 
@@ -74,6 +76,10 @@ class ProcessGroup final : public c10d::Backend {
   }
   WorkPtr endCoalescing() override {
     return call(c10d::OpType::COALESCED, "end_coalescing");
+  }
+  void setTimeout(std::chrono::milliseconds timeout) override {
+    py::gil_scoped_acquire gil;
+    collectives_.attr("set_timeout")(timeout);
   }
   void setSequenceNumberForGroup() override {}
   uint64_t getSequenceNumberForGroup() override {

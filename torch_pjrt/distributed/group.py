@@ -186,6 +186,12 @@ class Collectives:
         here.item()
         return []
 
+    def set_timeout(self, timeout: timedelta) -> None:
+        """From now on collectives may take this long."""
+        self._timeout = timeout
+        if self._watch is not None:
+            self._watch.timeout = timeout.total_seconds()
+
     def shutdown(self) -> None:
         if self._watch is not None:
             self._watch.stop()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 from weakref import WeakValueDictionary
 
@@ -31,6 +32,7 @@ def register(name: str) -> None:
     if dist.is_available():
         dist.Backend.register_backend(name, create, extended_api=True, devices=[name])
         _make_it_the_default(name)
+        _give_it_timeouts(name)
 
 
 def _make_it_the_default(name: str) -> None:
@@ -49,6 +51,22 @@ def _make_it_the_default(name: str) -> None:
         return made
 
     distributed_c10d._new_process_group_helper = make
+
+
+def _give_it_timeouts(name: str) -> None:
+    """Changing a group's timeout changes that of our backend; PyTorch asks NCCL and gloo alone, and warns."""
+    set_timeout = distributed_c10d._set_pg_timeout
+
+    @functools.wraps(set_timeout)
+    def set_all(timeout: timedelta, group: dist.ProcessGroup | None = None) -> None:
+        chosen = distributed_c10d._get_default_group() if group is None else group
+        if isinstance(chosen, dist.ProcessGroup) and torch.device(name) in chosen._device_types:
+            chosen._get_backend(torch.device(name))._set_default_timeout(timeout)
+            if chosen._device_types == [torch.device(name)]:
+                return
+        set_timeout(timeout, group)
+
+    distributed_c10d._set_pg_timeout = set_all
 
 
 class _Unwatched:
