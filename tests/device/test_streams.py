@@ -97,9 +97,10 @@ def test_an_event_without_timing_cuts_nothing_until_it_is_asked() -> None:
 def test_synchronizing_waits_for_a_compiled_graph_whose_result_nobody_holds() -> None:
     @torch.compile(backend=DEVICE)
     def long(x: torch.Tensor) -> torch.Tensor:
+        y = x
         for _ in range(6):
-            x = x @ x
-        return x.amax()
+            y = y @ x
+        return y.amax()
 
     def seconds(*, held: bool) -> float:
         began = time.perf_counter()

@@ -70,6 +70,22 @@ def average(d: str) -> Any:
 
 
 @case
+def sum_of_what_a_factor_is_multiplied_into(d: str) -> Any:
+    factors = [0.5, torch.tensor(0.25)]
+    if d == "cpu":  # gloo has none
+        total = sum(values(2 * SIZE, of=r) for r in range(SIZE))
+        return [t for f in factors for t in (total * f, (total * f)[2 * RANK : 2 * RANK + 2], values(2 * SIZE))]
+    made = []
+    for f in factors:
+        op = dist._make_nccl_premul_sum(f.to(d) if isinstance(f, Tensor) else f)
+        reduced, given, part = values(2 * SIZE).to(d), values(2 * SIZE).to(d), torch.empty(2, device=d)
+        dist.all_reduce(reduced, op)
+        dist.reduce_scatter_tensor(part, given, op)
+        made += [reduced, part, given]
+    return made
+
+
+@case
 def shapes(d: str) -> Any:
     made = [values(*s).to(d) for s in ((), (1,), (0,), (3, 0, 2), (2, 3, 4, 5))]
     for t in made:

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import datetime
 import os
+import signal
 import sys
+import threading
 import time
 from collections.abc import Callable
 
 import torch
 import torch.distributed as dist
+import torch.distributed._functional_collectives as functional
 
 RANK, SIZE = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
 NAME = torch._C._get_privateuse1_backend_name()
@@ -110,6 +113,62 @@ def sizes_do_not_fit() -> None:
 def an_operation_that_the_dtype_has_not() -> None:
     start(20)
     dist.all_reduce(torch.ones(3, device=DEVICE), dist.ReduceOp.BAND)
+
+
+def compiled(shape: int) -> Callable[[], None]:
+    """A call of a compiled graph with a collective in it."""
+
+    def reduce(x: torch.Tensor) -> torch.Tensor:
+        return functional.all_reduce(x * 2, "sum", dist.group.WORLD)
+
+    made = torch.compile(reduce, backend=NAME, fullgraph=True)
+    return lambda: print(made(torch.ones(shape, device=DEVICE)).sum().item() > 0)
+
+
+@fault
+def a_rank_dies_between_compiled_graphs() -> None:
+    start(6)
+    call = compiled(3)
+    call()
+    if RANK == 1:
+        os._exit(9)
+    call()
+
+
+@fault
+def a_rank_does_not_compile_what_the_others_do() -> None:
+    start(5)
+    reduced(3)
+    if RANK == 0:
+        time.sleep(8)
+    compiled(3)()
+
+
+@fault
+def ranks_call_different_compiled_graphs() -> None:
+    start(20)
+    calls = [compiled(3), compiled(4)]
+    for call in calls:
+        call()
+    for _ in range(100):
+        calls[RANK]()
+        time.sleep(0.1)
+
+
+@fault
+def ctrl_c_while_a_compiled_graph_waits_for_another_rank() -> None:
+    start(60)
+    call = compiled(3)
+    call()
+    if RANK == 1:
+        time.sleep(4)
+        os._exit(9)
+    threading.Timer(1.5, lambda: os.kill(os.getpid(), signal.SIGINT)).start()
+    began = time.monotonic()
+    try:
+        call()
+    except KeyboardInterrupt:
+        raise RuntimeError(f"interrupted after {time.monotonic() - began:.0f} s") from None
 
 
 @fault

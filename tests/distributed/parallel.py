@@ -209,6 +209,54 @@ def tensor_and_sequence_parallel() -> None:
 
 
 @case
+def tensor_parallel_attention_of_dtensors() -> None:
+    from torch.distributed.tensor import Shard, distribute_tensor
+
+    mesh = dist.init_device_mesh(NAME, (SIZE,))
+    drawn = torch.Generator().manual_seed(3)
+    host = [torch.randn(2, 2 * SIZE, 5, 8, generator=drawn).requires_grad_() for _ in range(3)]
+    there = [distribute_tensor(t.detach().to(DEVICE), mesh, [Shard(1)]).requires_grad_() for t in host]
+    for settings in ({"is_causal": True}, {"scale": 0.3}):
+        wanted = nn.functional.scaled_dot_product_attention(*host, **settings)
+        got = nn.functional.scaled_dot_product_attention(*there, **settings)
+        torch.testing.assert_close(got.full_tensor().detach().cpu(), wanted.detach(), rtol=1e-4, atol=1e-5)  # type: ignore[attr-defined]
+        gradients = torch.autograd.grad(wanted.sin().sum(), host)
+        for g, w in zip(torch.autograd.grad(got.sin().sum(), there), gradients, strict=True):
+            torch.testing.assert_close(g.full_tensor().cpu(), w, rtol=1e-4, atol=1e-5)  # type: ignore[attr-defined]
+
+
+@case
+def context_parallel_attention_in_a_ring() -> None:
+    from torch.distributed.tensor.experimental import context_parallel
+    from torch.distributed.tensor.experimental._attention import (
+        _cp_options,
+        context_parallel_unshard,
+        set_rotate_method,
+    )
+
+    mesh = dist.init_device_mesh(NAME, (SIZE,))
+    drawn = torch.Generator().manual_seed(3)
+    host = [torch.randn(2, 4, 6 * SIZE, 8, generator=drawn).requires_grad_() for _ in range(3)]
+    for rotation, is_causal in (("allgather", True), ("alltoall", True), ("alltoall", False)):
+        set_rotate_method(rotation)
+        _cp_options.enable_load_balance = is_causal
+        wanted = nn.functional.scaled_dot_product_attention(*host, is_causal=is_causal)
+        gradients = torch.autograd.grad(wanted.sin().sum(), host)
+        mine = [t.detach().to(DEVICE) for t in host]
+        with context_parallel(mesh, buffers=mine, buffer_seq_dims=[2, 2, 2]):
+            for t in mine:
+                t.requires_grad_()
+            got = nn.functional.scaled_dot_product_attention(*mine, is_causal=is_causal)
+            got.sin().sum().backward()
+            parts = [got.detach(), *(t.grad for t in mine)]
+            for t in mine:
+                t.requires_grad_(False)
+        whole = context_parallel_unshard(mesh, parts, [2] * 4)
+        for g, w in zip(whole, [wanted.detach(), *gradients], strict=True):
+            torch.testing.assert_close(g.cpu(), w, rtol=1e-3, atol=1e-4)
+
+
+@case
 def dtensor_moves_between_placements() -> None:
     from torch.distributed.tensor import Replicate, Shard, distribute_tensor
 

@@ -19,6 +19,16 @@ FAULTS: dict[str, list[str | None]] = {
     "collectives_differ": [DIFFER + r"rank \d calls (all_reduce|broadcast).*, rank \d calls (all_reduce|broadcast)"]
     * 2,
     "dtypes_differ_in_strict_mode": [DIFFER + r".*float(32|64) \(3,\), rank \d calls .*float(32|64) \(3,\)"] * 2,
+    "a_rank_dies_between_compiled_graphs": [
+        r"DistBackendError: collective 2 of .*, a compiled inference graph \(\w+\) with 1 all_reduce, .*Rank 1 last",
+        None,
+    ],
+    "a_rank_does_not_compile_what_the_others_do": [
+        None,
+        r"rank 0 .*did not come to the compiling of a graph with collectives \(inference\) within 5 s",
+    ],
+    "ranks_call_different_compiled_graphs": [DIFFER + r"rank \d calls a compiled inference graph \(\w+\) with"] * 2,
+    "ctrl_c_while_a_compiled_graph_waits_for_another_rank": ["RuntimeError: interrupted after [12] s", None],
     "the_device_is_used_first": ["RuntimeError: init_process_group came after the first use of the device"] * 2,
     "a_second_init": ["ValueError: trying to initialize the default process group twice"] * 2,
     "a_tensor_is_on_another_device": [r"RuntimeError: rank \d takes part .* with device pjrt:\d, but a tensor is on"]

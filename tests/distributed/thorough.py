@@ -29,6 +29,10 @@ def test_checkpoints_are_saved_resharded_and_saved_in_the_background() -> None:
     succeed("parallel", "checkpoints_are_resharded", environment={"BACKEND": f"cpu:gloo,{NAME}:{NAME}"})
 
 
+def test_collectives_in_compiled_graphs_of_a_mesh_of_two_dimensions() -> None:
+    succeed("compiled", size=4)
+
+
 def test_a_mesh_of_two_dimensions() -> None:
     succeed("parallel", "fsdp2_hybrid_over_two_dimensions", "ddp", "pipelines", size=4)
 

@@ -17,6 +17,7 @@ from torch.fx import GraphModule, Node
 
 from ..eager.content import Unknown, lowering_state, name_of, text_of
 from .bodies import attribute, hop_of, octets
+from .collectives import is_collective
 from .draws import draw_key, draws, op_of
 from .evaluate import lowered_here
 from .sizes import Sizes, UnboundSize
@@ -108,7 +109,8 @@ def _target(node: Node) -> str:
             raise Unknown(f"{node.target} has no name that another process knows it by")
         return name
     # The same op takes its key from the program or, where that was drawn for several nodes, from its first argument.
-    return f"{op.name() if lowered_here(op) else name_of(op)}{'' if node.target is op else ' keyed'}"
+    here = lowered_here(op) or is_collective(op)
+    return f"{op.name() if here else name_of(op)}{'' if node.target is op else ' keyed'}"
 
 
 def _argument(a: Any, number: Mapping[Node, str]) -> str:

@@ -17,7 +17,7 @@ from torch.utils._pytree import tree_leaves
 from ..lowering import Spec, apply, find, view
 from ..lowering.dtypes import to_numpy
 from ..lowering.rng import subkeys
-from . import control_flow
+from . import collectives, control_flow
 from .bodies import attribute, hop_of, octets, outputs, wanted
 from .draws import draw_key, draws, is_random, op_of
 from .sizes import Sizes
@@ -48,7 +48,7 @@ def can_lower(node: Node) -> bool:
     op = op_of(node)
     if op is None:
         return getattr(node.target, "__module__", None) in _PYTHON
-    return lowered_here(op) or find(op) is not None
+    return lowered_here(op) or collectives.inside(node) is not None or find(op) is not None
 
 
 def lowered_here(op: OpOverload) -> bool:
@@ -122,6 +122,8 @@ class Evaluation:
             return node.target(*args, **kwargs)
         if op in _IGNORED:
             return None
+        if collectives.inside(node) is not None:
+            return collectives.evaluate(node, args)
         if op in _SPECIAL:
             return _SPECIAL[op](self, node, *args, **kwargs)
         if not is_random(node) and node.target is not op:
@@ -266,6 +268,17 @@ def _copy(run: Evaluation, node: Node, x: jax.Array, source: jax.Array, non_bloc
     return made
 
 
+def _efficient_attention(run: Evaluation, node: Node, *args: Any, **kwargs: Any) -> list[jax.Array]:
+    """PyTorch promises what CUDA's kernel gives: the logarithms padded to whole blocks of 32."""
+    promised = run.promised(node)
+    assert promised[1] is not None
+    length = args[0].shape[-2] if promised[1].shape[-1] else 0
+    own = [promised[0], Spec((*promised[1].shape[:-1], length), promised[1].dtype), *promised[2:]]
+    out, logsumexp, *rest = apply(aten._scaled_dot_product_efficient_attention.default, args, kwargs, own)
+    padding = promised[1].shape[-1] - length
+    return [out, jnp.pad(logsumexp, [(0, 0)] * (logsumexp.ndim - 1) + [(0, padding)]), *rest]
+
+
 _SPECIAL: dict[OpOverload, Callable[..., Any]] = {
     aten.sym_size.int: _sym_size,
     aten.sym_numel.default: _sym_numel,
@@ -274,5 +287,6 @@ _SPECIAL: dict[OpOverload, Callable[..., Any]] = {
     aten.as_strided.default: as_strided,
     aten.as_strided_scatter.default: as_strided_scatter,
     aten.copy_.default: _copy,
+    aten._scaled_dot_product_efficient_attention.default: _efficient_attention,
     torch.ops.prims.device_put.default: _to_device,
 }

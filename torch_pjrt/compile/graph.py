@@ -185,7 +185,7 @@ def read_convention(gm: GraphModule) -> Convention:
     roots = _view_roots(tensors, kept)
     computed = [o for o in tensors if o not in roots and o not in kept]
     results = list(dict.fromkeys([*written.values(), *computed]))
-    device, drawn = _device(nodes), sum(draws(n) for n in nodes)
+    device, drawn = device_of(nodes), sum(draws(n) for n in nodes)
     asserted = [n for n in nodes if asserts(n)]
     convention = Convention(placeholders, [], written, results, returned, device, drawn, roots, asserted)
     needed = convention.needed()
@@ -212,7 +212,8 @@ def _takes(node: Node, used: bool) -> Takes:
     return Takes.HOST if value.device.type == "cpu" else Takes.TENSOR
 
 
-def _device(nodes: Sequence[Node]) -> int:
+def device_of(nodes: Sequence[Node]) -> int:
+    """The index of the device that the nodes' tensors are on. Raises UnsupportedGraph if they are on several."""
     name = torch._C._get_privateuse1_backend_name()
     found = {
         t.device

@@ -11,6 +11,7 @@ from typing import Any
 import jax
 import numpy as np
 import torch
+from torch.distributed import DistBackendError
 from torch.fx import GraphModule, Node
 
 from .. import _C
@@ -25,6 +26,7 @@ from ..runtime.transfer import upload
 from . import dump, shared
 from .buckets import Buckets, Left, Link
 from .calls import Incoming, exact_caller, into_bucket, out_of_bucket, padded_caller
+from .collectives import identity, members_of
 from .content import content
 from .draws import op_of
 from .evaluate import constants, describe, name_of, user_line
@@ -87,6 +89,7 @@ class Program:
         self.nodes = list(gm.graph.nodes)
         self.convention = read_convention(gm)
         self.needed = self.convention.needed()
+        self.members = members_of(self.nodes)
         # What a program is made of: checks name their nodes by the place in it, which is the same in equal graphs.
         inside = self.needed | self.convention.tensors
         self.part = [n for n in self.nodes if n in inside]
@@ -133,7 +136,8 @@ class Program:
             return None, self._written(arguments)[0], self.convention.recipes(sizes), None
         try:
             with compiling(lambda: f"the {self.kind} graph of {len(self.nodes)} nodes"):
-                chosen: Mapping[Any, int] = self.padded.choose(sizes)
+                # Members with collectives between them have one program for the sizes that they all have.
+                chosen: Mapping[Any, int] = {} if self.members else self.padded.choose(sizes)
                 if came and chosen:
                     chosen = came
                 made = self._padded_call(arguments, arrived, sizes, chosen) if chosen else None
@@ -312,6 +316,7 @@ class Program:
         return shared.find_or_make(text, self.options.compiler_options, lambda: compile_function(
             run, specs, parameters, self._donated(arguments), convention.device, text,
             lambda: [(places[node], r.kind, r.text) for node, r in graph.checked], self.options.compiler_options,
+            self.members,
         ))  # fmt: skip
 
     def _content(
@@ -321,7 +326,7 @@ class Program:
             return None  # somebody wants to see the StableHLO: it has to be made
         convention = self.convention
         ints = {n: sizes.of([n.meta["val"]])[0] for n in convention.ints if n in self.needed}
-        return content(
+        text = content(
             self.nodes, self.part, sizes,
             arguments=[(convention.placeholders[a.index], (a.own, a.base, a.structure, a.starts)) for a in arguments],
             ints=ints,
@@ -330,6 +335,7 @@ class Program:
             writes=[(convention.placeholders[a.index], convention.written[a.index]) for a in through_views],
             donated=self._donated(arguments), device=convention.device,
         )  # fmt: skip
+        return text if text is None or self.members is None else f"{text}\n{identity(self.nodes)}"
 
     def _checks(self, required: Sequence[tuple[Node, Requirement]]) -> Checks | None:
         found = [
@@ -348,6 +354,8 @@ class Program:
         return self.constant_arrays
 
     def _explain(self, error: Exception) -> None:
+        if isinstance(error, DistBackendError):
+            raise error
         raise self._error("running", error) from error
 
     def _error(self, doing: str, error: Exception) -> GraphError:

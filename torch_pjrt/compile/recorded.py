@@ -51,14 +51,14 @@ def recording(program: Program) -> dict[str, Any] | None:
     """How the core records calls of a graph; None if they run by themselves.
 
     Of graphs without a backward pass those that write to their arguments are recorded, right after a backward pass: the
-    update by a compiled optimizer. Graphs with symbolic sizes run by themselves, padded. So do, on XLA:CPU, those of
-    which activations are to be recomputed: in one program XLA finds the two computations equal and keeps the first
-    (it drops optimization barriers early; JAX's own `checkpoint` saves nothing there either).
+    update by a compiled optimizer. Graphs with symbolic sizes run by themselves, padded, as do those with collectives.
+    So do, on XLA:CPU, those of which activations are to be recomputed: in one program XLA finds the two computations
+    equal and keeps the first (it drops optimization barriers early; JAX's own `checkpoint` saves nothing there either).
     """
     convention = program.convention
     taken = list(zip(program.convention.placeholders, convention.takes, strict=True))
     written_on_the_host = any(convention.takes[i] is Takes.HOST for i in convention.written)
-    if not program.options.whole_step or program.link is None or not convention.results:
+    if not program.options.whole_step or program.link is None or not convention.results or program.members:
         return None
     if program.link.recomputes and platform() == "cpu":
         return None

@@ -12,12 +12,14 @@ from torch._ops import OpOverload
 from torch.fx import GraphModule, Node
 from torch.fx.passes.split_module import split_module
 
+from . import collectives
 from .blocks import symbolic
 from .bodies import bodies
 from .buckets import Link
 from .chain import chain
 from .draws import op_of
 from .evaluate import can_lower
+from .graph import device_of
 from .inline import inline_regions, is_region
 from .options import Options
 from .program import Program
@@ -41,6 +43,7 @@ def compile_graph(
         if repeated is not None:
             return repeated
     inline_regions(gm)
+    collectives.agree(gm, kind, lambda: device_of(list(gm.graph.nodes)))
     strangers = [n for n in gm.graph.nodes if n.op == "call_function" and not fits(n)]
     if not strangers:
         return _compiled(gm, kind, options, link, visible)

@@ -5,6 +5,8 @@
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 #include <torch/csrc/utils/pybind.h>
 
+#include <pybind11/chrono.h>
+
 #include <ATen/core/ivalue.h>
 #include <ATen/core/jit_type.h>
 
@@ -75,6 +77,10 @@ class ProcessGroup final : public c10d::Backend {
   WorkPtr endCoalescing() override {
     return call(c10d::OpType::COALESCED, "end_coalescing");
   }
+  void setTimeout(std::chrono::milliseconds timeout) override {
+    py::gil_scoped_acquire gil;
+    collectives_.attr("set_timeout")(timeout);
+  }
   void setSequenceNumberForGroup() override {}
   uint64_t getSequenceNumberForGroup() override {
     return calls_;
@@ -90,13 +96,13 @@ class ProcessGroup final : public c10d::Backend {
     return call(c10d::OpType::BROADCAST, "broadcast", tensors, o.rootRank);
   }
   WorkPtr allreduce(Tensors& tensors, const c10d::AllreduceOptions& o) override {
-    return call(c10d::OpType::ALLREDUCE, "all_reduce", tensors, number(o.reduceOp));
+    return call(c10d::OpType::ALLREDUCE, "all_reduce", tensors, reduction(o.reduceOp));
   }
   WorkPtr allreduce_coalesced(Tensors& tensors, const c10d::AllreduceCoalescedOptions& o) override {
-    return call(c10d::OpType::ALLREDUCE_COALESCED, "all_reduce", tensors, number(o.reduceOp));
+    return call(c10d::OpType::ALLREDUCE_COALESCED, "all_reduce", tensors, reduction(o.reduceOp));
   }
   WorkPtr reduce(Tensors& tensors, const c10d::ReduceOptions& o) override {
-    return call(c10d::OpType::REDUCE, "reduce", tensors, number(o.reduceOp), o.rootRank);
+    return call(c10d::OpType::REDUCE, "reduce", tensors, reduction(o.reduceOp), o.rootRank);
   }
   WorkPtr allgather(std::vector<Tensors>& outputs, Tensors& inputs, const c10d::AllgatherOptions&) override {
     return call(c10d::OpType::ALLGATHER, "all_gather", outputs, inputs);
@@ -124,7 +130,7 @@ class ProcessGroup final : public c10d::Backend {
     return call(c10d::OpType::SCATTER, "scatter", outputs, inputs, o.rootRank);
   }
   WorkPtr reduce_scatter(Tensors& outputs, std::vector<Tensors>& inputs, const c10d::ReduceScatterOptions& o) override {
-    return call(c10d::OpType::REDUCE_SCATTER, "reduce_scatter", outputs, inputs, number(o.reduceOp));
+    return call(c10d::OpType::REDUCE_SCATTER, "reduce_scatter", outputs, inputs, reduction(o.reduceOp));
   }
   WorkPtr _reduce_scatter_base(at::Tensor& output, at::Tensor& input, const c10d::ReduceScatterOptions& o) override {
     return call(
@@ -132,12 +138,12 @@ class ProcessGroup final : public c10d::Backend {
         "reduce_scatter_single",
         Tensors{output},
         Tensors{input},
-        number(o.reduceOp));
+        reduction(o.reduceOp));
   }
   WorkPtr
   reduce_scatter_tensor_coalesced(Tensors& outputs, Tensors& inputs, const c10d::ReduceScatterOptions& o) override {
     return call(
-        c10d::OpType::REDUCE_SCATTER_TENSOR_COALESCED, "reduce_scatter_single", outputs, inputs, number(o.reduceOp));
+        c10d::OpType::REDUCE_SCATTER_TENSOR_COALESCED, "reduce_scatter_single", outputs, inputs, reduction(o.reduceOp));
   }
   WorkPtr alltoall_base(
       at::Tensor& output,
@@ -164,8 +170,19 @@ class ProcessGroup final : public c10d::Backend {
   }
 
  private:
-  static int number(const c10d::ReduceOp& op) {
-    return static_cast<int>(op.op_);
+  // The op's number, and the factor of PREMUL_SUM, if it is that. Made into Python objects only in `call`, with the GIL.
+  using Reduction = std::pair<int, std::variant<std::monostate, double, at::Tensor>>;
+
+  static Reduction reduction(const c10d::ReduceOp& op) {
+    Reduction made{static_cast<int>(op.op_), {}};
+    if (op.op_ == c10d::ReduceOp::PREMUL_SUM && op.supplement_) {
+      const auto* given = static_cast<const c10d::PreMulSumSupplement*>(op.supplement_.get());
+      if (given->tensor_factor.defined())
+        made.second = given->tensor_factor;
+      else
+        made.second = given->double_factor;
+    }
+    return made;
   }
 
   // The Python method's tensors are the outputs.

@@ -7,7 +7,7 @@ order and without waiting for the device. Each returns the tensors that it wrote
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
@@ -17,6 +17,7 @@ from torch.distributed import DistBackendError, ReduceOp
 
 from .. import _C
 from ..runtime import in_flight
+from ..runtime.members import Members
 from . import programs
 from .point_to_point import Message, PointToPoint
 from .programs import Kind, Programs
@@ -25,9 +26,13 @@ from .tensors import array_of, bind, device_name
 from .watch import Watch
 
 if TYPE_CHECKING:
+    from jax import Array
     from torch._C._distributed_c10d import Store
 
 _OPS = {int(op.value): op.name for op in ReduceOp.RedOpType.__members__.values()}
+# A number of `_OPS` and, for PREMUL_SUM, what each rank multiplies its own by before they are summed.
+Reduction = tuple[int, float | Tensor | None]
+_SUM, _MAX = ((int(op.value), None) for op in map(ReduceOp.RedOpType.__members__.__getitem__, ("SUM", "MAX")))
 _REDUCTIONS = ("SUM", "AVG", "MIN", "MAX", "PRODUCT", "BAND", "BOR", "BXOR")
 _BITWISE = ("BAND", "BOR", "BXOR")
 
@@ -48,6 +53,7 @@ class Collectives:
         self.ranks = tuple(ranks)
         self._timeout = timeout
         self._index: int | None = None
+        self._agreements = 0
         self._programs: Programs | None = None
         self._pairs = PointToPoint(rank)
         self._batch: list[Message] | None = None
@@ -59,24 +65,23 @@ class Collectives:
 
     # --- reductions ------------------------------------------------------------------------------------------------
 
-    def all_reduce(self, tensors: list[Tensor], op: int) -> list[Tensor]:
-        return self._all_reduce(tensors, _OPS[op])
+    def all_reduce(self, tensors: list[Tensor], reduction: Reduction) -> list[Tensor]:
+        inputs, name = _scaled(tensors, reduction)
+        return self._run(self._reduction(programs.all_reduce, tensors, name), inputs, tensors)
 
-    def _all_reduce(self, tensors: list[Tensor], name: str) -> list[Tensor]:
-        return self._run(self._reduction(programs.all_reduce, tensors, name), tensors, tensors)
+    def reduce(self, tensors: list[Tensor], reduction: Reduction, root: int) -> list[Tensor]:
+        inputs, name = _scaled(tensors, reduction)
+        kind = self._reduction(programs.all_reduce, tensors, name)
+        return self._run(kind, inputs, tensors if root == self.rank else [])
 
-    def reduce(self, tensors: list[Tensor], op: int, root: int) -> list[Tensor]:
-        kind = self._reduction(programs.all_reduce, tensors, _OPS[op])
-        return self._run(kind, tensors, tensors if root == self.rank else [])
-
-    def reduce_scatter_single(self, outputs: list[Tensor], inputs: list[Tensor], op: int) -> list[Tensor]:
+    def reduce_scatter_single(self, outputs: list[Tensor], inputs: list[Tensor], reduction: Reduction) -> list[Tensor]:
         for output, given in zip(outputs, inputs, strict=True):
             self._check_parts("reduce_scatter", "input", given, "output", output)
-        kind = self._reduction(programs.reduce_scatter, inputs, _OPS[op])
-        return self._run(kind, inputs, outputs)
+        inputs, name = _scaled(inputs, reduction)
+        return self._run(self._reduction(programs.reduce_scatter, inputs, name), inputs, outputs)
 
-    def reduce_scatter(self, outputs: list[Tensor], inputs: list[list[Tensor]], op: int) -> list[Tensor]:
-        return self.reduce_scatter_single(outputs, [self._joined("reduce_scatter", i) for i in inputs], op)
+    def reduce_scatter(self, outputs: list[Tensor], inputs: list[list[Tensor]], reduction: Reduction) -> list[Tensor]:
+        return self.reduce_scatter_single(outputs, [self._joined("reduce_scatter", i) for i in inputs], reduction)
 
     # --- moving ----------------------------------------------------------------------------------------------------
 
@@ -137,7 +142,7 @@ class Collectives:
         self._check_number("all_to_all", inputs)
         self._check_number("all_to_all", outputs)
         longest = torch.tensor([max(t.numel() for t in (*inputs, *outputs))], device=inputs[0].device)
-        self._all_reduce([longest], "MAX")
+        self.all_reduce([longest], _MAX)
         room = int(longest.item())
         sent = torch.stack([torch.nn.functional.pad(t.reshape(-1), (0, room - t.numel())) for t in inputs])
         received = torch.empty_like(sent)
@@ -177,9 +182,15 @@ class Collectives:
         if index < 0:
             index = self._index if self._index is not None else _own_index()
         here = torch.zeros(1, dtype=torch.int32, device=f"{device_name()}:{index}")
-        self._all_reduce([here], "SUM")
+        self.all_reduce([here], _SUM)
         here.item()
         return []
+
+    def set_timeout(self, timeout: timedelta) -> None:
+        """From now on collectives may take this long."""
+        self._timeout = timeout
+        if self._watch is not None:
+            self._watch.timeout = timeout.total_seconds()
 
     def shutdown(self) -> None:
         if self._watch is not None:
@@ -195,21 +206,57 @@ class Collectives:
             return list(outputs)
         made = self._ready(inputs[0].device.index)
         arrays = [array_of(t) for t in inputs]
-        if self._watch is not None:
-            given = ", ".join(f"{str(t.dtype).removeprefix('torch.')} {tuple(t.shape)}" for t in inputs)
-            self._watch.begin(f"{kind} of {given}")
-        try:
-            results = made.run(kind, arrays)
-        except (RuntimeError, ValueError) as error:
-            if self._watch is None or isinstance(error, DistBackendError):
-                raise
-            raise self._watch.explain(error) from error
+        given = ", ".join(f"{str(t.dtype).removeprefix('torch.')} {tuple(t.shape)}" for t in inputs)
+        results = self.watched(f"{kind} of {given}", lambda: made.run(kind, arrays))
         in_flight.dispatched(results)
-        if self._watch is not None:
-            self._watch.dispatched(results[-1])
         for output, result in zip(outputs, results, strict=False):
             bind(output, result)
         return list(outputs)
+
+    def watched(self, what: str, run: Callable[[], list[Array]]) -> list[Array]:
+        """What `run()` returns, which dispatches a program of all members, on the record.
+
+        Args:
+            what: describes the program; all members' descriptions must be equal.
+
+        Raises DistBackendError if the members don't do the same, or if this or an earlier program failed.
+        """
+        if self._watch is None:
+            return run()
+        self._watch.begin(what)
+        try:
+            results = run()
+        except (RuntimeError, ValueError) as error:
+            if isinstance(error, DistBackendError):
+                raise
+            raise self._watch.explain(error) from error
+        if results:
+            self._watch.dispatched(results[-1])
+        return results
+
+    def members(self, index: int) -> Members:
+        """Who takes part, this process with its device `index`."""
+        return self._ready(index).members
+
+    def told(self, said: str, what: str) -> list[str]:
+        """What each rank says of the next thing that all of them have to agree on, in the order of the ranks.
+
+        Raises DistBackendError, which names `what`, if a rank does not come to it within the group's timeout.
+        """
+        self._agreements += 1
+        key = f"agree/{self._agreements}"
+        self._store.set(f"{key}/{self.rank}", said)
+        everyone = []
+        for rank in range(self.size):
+            try:
+                self._store.wait([f"{key}/{rank}"], self._timeout)
+            except RuntimeError as error:
+                raise DistBackendError(
+                    f"rank {rank} (global rank {self.ranks[rank]}) did not come to {what} within "
+                    f"{self._timeout.total_seconds():.0f} s, which all {self.size} ranks of the process group have to"
+                ) from error
+            everyone.append(self._store.get(f"{key}/{rank}").decode())
+        return everyone
 
     def _ready(self, index: int | None) -> Programs:
         """The group's programs, the members having told each other which of their devices take part."""
@@ -238,7 +285,7 @@ class Collectives:
         if self._watch is not None:
             self._watch.start()
         self._index = index
-        self._programs = Programs(devices, self.rank)
+        self._programs = Programs(Members(devices, self.rank))
         return self._programs
 
     def _reduction(self, collective: programs.Collective, tensors: Iterable[Tensor], name: str) -> Kind:
@@ -270,6 +317,14 @@ class Collectives:
         if len(shapes) > 1:
             raise ValueError(f"{what}: the tensors for the ranks must be of one shape, got {sorted(shapes)}")
         return torch.stack(tensors)
+
+
+def _scaled(tensors: list[Tensor], reduction: Reduction) -> tuple[list[Tensor], str]:
+    """What is to be reduced, and the name of the op that does it."""
+    number, factor = reduction
+    if factor is None:
+        return tensors, _OPS[number]
+    return [t.detach() * factor for t in tensors], "SUM"
 
 
 def _own_index() -> int:

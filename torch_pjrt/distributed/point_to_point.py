@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from torch import Tensor
 
 from ..runtime import in_flight
+from ..runtime.members import Members
 from . import programs
 from .programs import Kind, Programs
 from .tensors import array_of, bind
@@ -52,7 +53,7 @@ class PointToPoint:
             if message.source == message.to:
                 raise ValueError(f"rank {message.to} sends to itself: copy the tensor instead")
             low, high = message.pair
-            made = self._between(low, high, list(group.mesh.devices.flat))
+            made = self._between(low, high, list(group.members.mesh.devices.flat))
             result = made.run(Kind(programs.send, (("to", int(message.to == high)),)), [array_of(message.tensor)])
             in_flight.dispatched(result)
             if message.to == self._rank:
@@ -62,5 +63,6 @@ class PointToPoint:
 
     def _between(self, low: int, high: int, devices: list[jax.Device]) -> Programs:
         if (low, high) not in self._pairs:
-            self._pairs[low, high] = Programs([devices[low], devices[high]], int(self._rank == high))
+            pair = Members([devices[low], devices[high]], int(self._rank == high))
+            self._pairs[low, high] = Programs(pair)
         return self._pairs[low, high]

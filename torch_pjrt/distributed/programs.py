@@ -1,7 +1,7 @@
 """Collectives as XLA programs: one SPMD program over one device of each member, for each kind, shape and dtype.
 
-A member's part of the program's operand is its own tensor: the global array is the members' tensors one after the other
-along the first dimension. So no program that reshapes or copies comes before or after.
+The functions of one member's array (`all_reduce`, ...) are also what collectives inside compiled graphs are made of
+(`graphs.py`).
 """
 
 from __future__ import annotations
@@ -13,16 +13,16 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax import Array, lax
-from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
+from ..runtime.members import AXIS, Members
 from .dispatch import dispatch
 
-AXIS = "rank"
 _BITWISE = {"BAND": jnp.bitwise_and, "BOR": jnp.bitwise_or, "BXOR": jnp.bitwise_xor}
 # A collective on one member's array, given how many members there are.
 Collective = Callable[..., Array]
+# Ranks along `AXIS` that do a collective among themselves, each in one group of a size; None: all of them together.
+Groups = Sequence[Sequence[int]] | None
 
 
 @dataclass(frozen=True)
@@ -37,18 +37,10 @@ class Kind:
 
 
 class Programs:
-    """The compiled collectives of one set of devices.
+    """The compiled collectives of some members."""
 
-    Args:
-        devices: one of each member, in the order of their ranks.
-        mine: which of them is this process's.
-    """
-
-    def __init__(self, devices: Sequence[jax.Device], mine: int) -> None:
-        self.mesh = Mesh(np.array(devices, dtype=object), (AXIS,))
-        self.members = len(devices)
-        self.device = devices[mine]
-        self._sharding = NamedSharding(self.mesh, PartitionSpec(AXIS))
+    def __init__(self, members: Members) -> None:
+        self.members = members
         self._compiled: dict[Any, Any] = {}
 
     def run(self, kind: Kind, arrays: Sequence[Array]) -> list[Array]:
@@ -63,49 +55,40 @@ class Programs:
         program = self._compiled.get(key)
         if program is None:
             program = self._compiled[key] = self._compile(kind, flat)
-        operands = [self._global(a) for a in flat]
+        operands = [self.members.named(a) for a in flat]
         results = dispatch(lambda: program(*operands))
-        return [r.addressable_shards[0].data for r in results]
-
-    def _global(self, array: Array) -> Array:
-        shape = (self.members * array.shape[0], *array.shape[1:])
-        return jax.make_array_from_single_device_arrays(shape, self._sharding, [array])
+        return [self.members.own(r) for r in results]
 
     def _compile(self, kind: Kind, arrays: Sequence[Array]) -> Any:
-        one = functools.partial(kind.of, members=self.members, **dict(kind.settings))
+        one = functools.partial(kind.of, members=len(self.members), **dict(kind.settings))
 
         def each(*xs: Array) -> tuple[Array, ...]:
             return tuple(one(x) for x in xs)
 
-        along = PartitionSpec(AXIS)
-        program = jax.shard_map(each, mesh=self.mesh, in_specs=along, out_specs=along, check_vma=False)
         with jax.enable_x64(True):
-            operands = [
-                jax.ShapeDtypeStruct((self.members * a.shape[0], *a.shape[1:]), a.dtype, sharding=self._sharding)
-                for a in arrays
-            ]
-            return jax.jit(program).lower(*operands).compile()
+            operands = [jax.ShapeDtypeStruct(a.shape, a.dtype, sharding=self.members.sharding) for a in arrays]
+            return jax.jit(self.members.spread(each)).lower(*operands).compile()
 
 
-def all_reduce(x: Array, members: int, *, op: str) -> Array:
+def all_reduce(x: Array, members: int, *, op: str, groups: Groups = None) -> Array:
     """The members' arrays reduced by `op`, a name of torch.distributed.ReduceOp."""
     if op in ("SUM", "AVG"):
         # As NCCL and Gloo: a sum of bools is "any of them"; a mean of integers is cut.
         if x.dtype == jnp.bool_:
-            return lax.pmax(x, AXIS)
-        total = lax.psum(x, AXIS)
+            return lax.pmax(x, AXIS, axis_index_groups=groups)
+        total = lax.psum(x, AXIS, axis_index_groups=groups)
         return total if op == "SUM" else _divided(total, members)
     if op in ("MAX", "MIN"):
-        return (lax.pmax if op == "MAX" else lax.pmin)(x, AXIS)
-    return _reduced(lax.all_gather(x, AXIS), op)
+        return (lax.pmax if op == "MAX" else lax.pmin)(x, AXIS, axis_index_groups=groups)
+    return _reduced(lax.all_gather(x, AXIS, axis_index_groups=groups), op)
 
 
-def reduce_scatter(x: Array, members: int, *, op: str) -> Array:
+def reduce_scatter(x: Array, members: int, *, op: str, groups: Groups = None) -> Array:
     """The i-th of `members` equal parts of `x` along dimension 0, reduced over the members, for member i."""
     if op in ("SUM", "AVG") and x.dtype != jnp.bool_:
-        total = lax.psum_scatter(x, AXIS, tiled=True)
+        total = lax.psum_scatter(x, AXIS, tiled=True, axis_index_groups=groups)
         return total if op == "SUM" else _divided(total, members)
-    return _reduced(all_to_all(x, members).reshape(members, -1, *x.shape[1:]), op)
+    return _reduced(all_to_all(x, members, groups=groups).reshape(members, -1, *x.shape[1:]), op)
 
 
 def _reduced(parts: Array, op: str) -> Array:
@@ -117,21 +100,22 @@ def _reduced(parts: Array, op: str) -> Array:
     return parts.prod(0, dtype=parts.dtype) if op == "PRODUCT" else parts.max(0) if op == "MAX" else parts.min(0)
 
 
-def all_gather(x: Array, members: int) -> Array:
+def all_gather(x: Array, members: int, *, groups: Groups = None) -> Array:
     """The members' arrays, one after the other along dimension 0."""
-    return lax.all_gather(x, AXIS, tiled=True)
+    return lax.all_gather(x, AXIS, tiled=True, axis_index_groups=groups)
 
 
-def all_to_all(x: Array, members: int) -> Array:
-    """Part i of `x` goes to member i, which puts the parts that come in the order of their senders."""
-    return lax.all_to_all(x, AXIS, 0, 0, tiled=True)
+def all_to_all(x: Array, members: int, *, split: int = 0, concat: int = 0, groups: Groups = None) -> Array:
+    """Part i of `x` along dimension `split` goes to member i, which joins what comes along `concat` by its senders."""
+    return lax.all_to_all(x, AXIS, split, concat, tiled=True, axis_index_groups=groups)
 
 
-def broadcast(x: Array, members: int, *, root: int) -> Array:
+def broadcast(x: Array, members: int, *, root: int, groups: Groups = None) -> Array:
     """The array of member `root`, as a sum of bits: XLA:CPU has no broadcast, a sum of floats loses the sign of -0."""
     bits, dtype = _as_integers(x)
-    sent = jnp.where(lax.axis_index(AXIS) == root, bits, jnp.zeros_like(bits))
-    return _from_integers(lax.psum(sent, AXIS), dtype).reshape(x.shape)
+    roots = jnp.asarray([root] if groups is None else [group[root] for group in groups])
+    sent = jnp.where((lax.axis_index(AXIS) == roots).any(), bits, jnp.zeros_like(bits))
+    return _from_integers(lax.psum(sent, AXIS, axis_index_groups=groups), dtype).reshape(x.shape)
 
 
 def send(x: Array, members: int, *, to: int) -> Array:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import functools
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any
+from weakref import WeakValueDictionary
 
 import torch
 import torch.distributed as dist
@@ -15,6 +17,11 @@ from ..runtime.unwatched import unwatched
 if TYPE_CHECKING:
     from torch._C._distributed_c10d import Backend, _DistributedBackendOptions
 
+    from .group import Collectives
+
+# By the groups' names; a destroyed group's ends with it.
+_GROUPS: WeakValueDictionary[str, Collectives] = WeakValueDictionary()
+
 
 def register(name: str) -> None:
     """Register the backend `name` (the device's) as the one for tensors on the device `name`.
@@ -25,6 +32,7 @@ def register(name: str) -> None:
     if dist.is_available():
         dist.Backend.register_backend(name, create, extended_api=True, devices=[name])
         _make_it_the_default(name)
+        _give_it_timeouts(name)
 
 
 def _make_it_the_default(name: str) -> None:
@@ -43,6 +51,22 @@ def _make_it_the_default(name: str) -> None:
         return made
 
     distributed_c10d._new_process_group_helper = make
+
+
+def _give_it_timeouts(name: str) -> None:
+    """Changing a group's timeout changes that of our backend; PyTorch asks NCCL and gloo alone, and warns."""
+    set_timeout = distributed_c10d._set_pg_timeout
+
+    @functools.wraps(set_timeout)
+    def set_all(timeout: timedelta, group: dist.ProcessGroup | None = None) -> None:
+        chosen = distributed_c10d._get_default_group() if group is None else group
+        if isinstance(chosen, dist.ProcessGroup) and torch.device(name) in chosen._device_types:
+            chosen._get_backend(torch.device(name))._set_default_timeout(timeout)
+            if chosen._device_types == [torch.device(name)]:
+                return
+        set_timeout(timeout, group)
+
+    distributed_c10d._set_pg_timeout = set_all
 
 
 class _Unwatched:
@@ -76,6 +100,14 @@ def create(options: _DistributedBackendOptions, backend_options: Any) -> Backend
         raise ValueError(f"pg_options: the {backend_name()} backend has no options, got {backend_options!r}")
     ranks = list(options.global_ranks_in_group) or list(range(options.group_size))
     join(options.store, options.group_rank, options.group_size)
-    collectives = _Unwatched(Collectives(options.store, options.group_rank, ranks, options.timeout))
-    made: Backend = _C.make_process_group(options.group_rank, options.group_size, backend_name(), collectives)
+    collectives = Collectives(options.store, options.group_rank, ranks, options.timeout)
+    made: Backend = _C.make_process_group(
+        options.group_rank, options.group_size, backend_name(), _Unwatched(collectives)
+    )
+    _GROUPS[options.group_id] = collectives
     return made
+
+
+def collectives_of(group: str) -> Collectives | None:
+    """What this device's members of a process group, by its name, do together; None if they do nothing."""
+    return _GROUPS.get(group)

@@ -53,7 +53,7 @@ class Watch:
     def __init__(self, store: Store, rank: int, ranks: Sequence[int], timeout: timedelta) -> None:
         self._store = store.clone() if hasattr(store, "clone") else store  # a blocked store blocks all its threads
         self._rank, self._ranks = rank, tuple(ranks)
-        self._timeout = timeout.total_seconds()
+        self.timeout = timeout.total_seconds()
         self._count = 0
         self._log: deque[tuple[int, str]] = deque(maxlen=_TOLD)
         self._running: deque[_Running] = deque()
@@ -96,10 +96,10 @@ class Watch:
             while self._running and _ended(self._running[0]):
                 self._running.popleft()
             oldest = self._running[0] if self._running else None
-        if self._failure is None and oldest is not None and time.monotonic() - oldest.began > self._timeout:
+        if self._failure is None and oldest is not None and time.monotonic() - oldest.began > self.timeout:
             self._failure = (
                 f"collective {oldest.number} of this process group, {oldest.what}, did not end within "
-                f"{self._timeout:.0f} s. {self._behind(oldest.number)}"
+                f"{self.timeout:.0f} s. {self._behind(oldest.number)}"
             )
         if self._failure is not None:
             raise DistBackendError(self._failure)
@@ -167,11 +167,11 @@ class Watch:
         for rank in range(len(self._ranks)):
             key = f"call/{number}/{rank}"
             try:
-                self._store.wait([key], timedelta(seconds=self._timeout))
+                self._store.wait([key], timedelta(seconds=self.timeout))
             except RuntimeError as error:
                 raise DistBackendError(
                     f"rank {rank} {self._global(rank)}did not come to collective {number} of this process group, "
-                    f"{what}, within {self._timeout:.0f} s"
+                    f"{what}, within {self.timeout:.0f} s"
                 ) from error
             theirs = self._store.get(key).decode()
             if theirs != what:

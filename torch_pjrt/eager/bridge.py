@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -226,6 +227,12 @@ def device_memory(index: int) -> tuple[int, int]:
     return memory_info(index)
 
 
+def is_dtensor(tensor: Any) -> bool:
+    """Whether it is a DTensor."""
+    module = sys.modules.get("torch.distributed.tensor")
+    return module is not None and isinstance(tensor, module.DTensor)
+
+
 def out_of_memory(index: int, nbytes: int, largest: Any) -> None:
     """See runtime.memory."""
     from ..runtime import memory
@@ -254,6 +261,7 @@ _BRIDGE: dict[str, Callable[..., Any]] = {
     "device_count": device_count,
     "no_device": no_device,
     "device_memory": device_memory,
+    "is_dtensor": is_dtensor,
     "out_of_memory": out_of_memory,
     "hold_interrupts": interrupts.hold,
     "release_interrupts": interrupts.release,

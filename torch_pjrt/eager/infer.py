@@ -29,8 +29,14 @@ _SCALAR_TYPES: dict[int, torch.dtype] = {
 _SCALAR_NUMBERS = {dtype: number for number, dtype in _SCALAR_TYPES.items()}
 _MEMORY_FORMATS = [torch.contiguous_format, torch.preserve_format, torch.channels_last, torch.channels_last_3d]
 
-# PyTorch's meta kernel promises a tensor where its CPU kernel gives none, or fails where there are no biases.
-_WRONG_META = frozenset({"aten::_native_multi_head_attention", "aten::_thnn_fused_lstm_cell"})
+# PyTorch's meta kernel promises a tensor where its CPU kernel gives none, fails where there are no biases, or pads
+# as CUDA's kernel does.
+_WRONG_META = frozenset(
+    {
+        "aten::_native_multi_head_attention", "aten::_scaled_dot_product_efficient_attention",
+        "aten::_thnn_fused_lstm_cell",
+    }
+)  # fmt: skip
 
 # Take a number that is a tensor on the host, as on CUDA, where the meta kernel refuses the other device.
 _TAKE_HOST_NUMBERS = frozenset({"copysign", "index_fill", "masked_fill"})

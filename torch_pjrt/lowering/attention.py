@@ -101,6 +101,49 @@ def fused_attention_backward(
     return grads if attn_bias is None else [*grads, _summed_to(grad_scores, attn_bias.shape)]
 
 
+@lower("_scaled_dot_product_efficient_attention")
+def efficient_attention(
+    query: Array,
+    key: Array,
+    value: Array,
+    attn_bias: Array | None,
+    compute_log_sumexp: bool,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    scale: float | None = None,
+) -> list[Array]:
+    """[output, logsumexp (B, H, L), philox_seed, philox_offset]. What a DTensor's attention is (csrc/attention.cpp)."""
+    if dropout_p > 0:
+        raise NotImplementedError("aten::_scaled_dot_product_efficient_attention with dropout")
+    out, logsumexp = attend(query, key, value, attn_bias, is_causal, scale, 0.0, None)
+    nothing = jnp.zeros((), np.int64)
+    return [out, logsumexp if compute_log_sumexp else logsumexp[..., :0], nothing, nothing]
+
+
+@lower("_scaled_dot_product_efficient_attention_backward")
+def efficient_attention_backward(
+    grad_out: Array,
+    query: Array,
+    key: Array,
+    value: Array,
+    attn_bias: Array | None,
+    out: Array,
+    logsumexp: Array,
+    philox_seed: Array,
+    philox_offset: Array,
+    dropout_p: float,
+    grad_input_mask: Sequence[bool],
+    is_causal: bool = False,
+    scale: float | None = None,
+) -> list[Array]:
+    """Gradients of query, key, value and, if it is asked for, the bias. `logsumexp` may be padded along L."""
+    grads = fused_attention_backward(
+        grad_out, query, key, value, attn_bias, grad_input_mask, out, logsumexp[..., : query.shape[-2]],
+        None, None, 0, 0, dropout_p, is_causal, philox_seed, philox_offset, scale,
+    )  # fmt: skip
+    return grads[: 3 + grad_input_mask[3]]
+
+
 def attend(
     query: Array,
     key: Array,

@@ -21,6 +21,7 @@ from . import cache, stored
 from .client import device
 from .defaults import default_options
 from .in_flight import dispatched
+from .members import Members
 from .metrics import METRICS
 
 _Result = TypeVar("_Result")
@@ -58,6 +59,7 @@ def compile_function(
     content: str | None = None,
     notes: Callable[[], Any] = lambda: None,
     options: Mapping[str, Any] | None = None,
+    members: Members | None = None,
 ) -> tuple[Executable, jax.stages.Lowered | None]:
     """Compile `fn(inputs, floats, ints, keys)` for device `index`, or load it if another process has.
 
@@ -70,6 +72,8 @@ def compile_function(
             in `TORCH_PJRT_CACHE_DIR`.
         notes: asked once `fn` has been traced: what its caller must know of it beside the program, as JSON has it.
         options: further XLA options, by XLA's names.
+        members: who runs the program, `fn` having collectives along `members.AXIS`; None: this device alone. Such a
+            program is not kept.
 
     Returns:
         the executable, and the lowered module for those who want to look at it: None if there was none to make.
@@ -77,16 +81,17 @@ def compile_function(
     started = time.perf_counter()
     takes = (parameters[0] is not None, parameters[1] is not None, parameters[2] is not None)
     asked = {**default_options(), **(options or {})}
-    key = None if content is None or cache.directory() is None else cache.key_of(repr(sorted(asked.items())), content)
+    kept = content is not None and members is None and cache.directory() is not None
+    key = None if content is None or not kept else cache.key_of(repr(sorted(asked.items())), content)
     if key is not None:
         loaded = _load(key, index)
         if loaded is not None:
             METRICS.executables_loaded += 1
             METRICS.load_seconds += time.perf_counter() - started
-            kept, memory = loaded.notes
-            return Executable(loaded.call, loaded.runtime, takes, kept, index, memory), None
+            noted, memory = loaded.notes
+            return Executable(loaded.call, loaded.runtime, takes, noted, index, memory), None
         started = time.perf_counter()
-    placement = SingleDeviceSharding(device(index))
+    placement = SingleDeviceSharding(device(index)) if members is None else members.sharding
     placed = [jax.ShapeDtypeStruct(s.shape, s.dtype, sharding=placement) for s in inputs]
     present = [jax.ShapeDtypeStruct(p.shape, p.dtype, sharding=placement) for p in parameters if p is not None]
 
@@ -96,7 +101,8 @@ def compile_function(
 
     with jax.enable_x64(True), warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="Some donated buffers were not usable")
-        jitted = jax.jit(flat, donate_argnums=tuple(donate), keep_unused=True, out_shardings=placement)
+        function = flat if members is None else members.spread(flat)
+        jitted = jax.jit(function, donate_argnums=tuple(donate), keep_unused=True, out_shardings=placement)
         lowered = jitted.lower(*placed, *present)
         compiled = _interruptible(functools.partial(_compile, lowered, asked))
     took = time.perf_counter() - started
@@ -107,7 +113,8 @@ def compile_function(
     memory = working_memory(compiled)
     if key is not None:
         _store(key, compiled, [notes(), memory])
-    return Executable(compiled, compiled.runtime_executable(), takes, notes(), index, memory), lowered
+    call = compiled if members is None else members.caller(compiled)
+    return Executable(call, compiled.runtime_executable(), takes, notes(), index, memory), lowered
 
 
 def working_memory(compiled: jax.stages.Compiled) -> int:

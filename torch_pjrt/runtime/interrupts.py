@@ -38,5 +38,13 @@ def release(held: bool) -> None:
         raise KeyboardInterrupt
 
 
+def heard() -> bool:
+    """Whether Ctrl-C was noted. The caller raises KeyboardInterrupt then: it waits for what may never come."""
+    if not _heard.is_set():
+        return False
+    _heard.clear()
+    return True
+
+
 def _note(number: int, frame: FrameType | None) -> None:
     _heard.set()

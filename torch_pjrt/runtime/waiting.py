@@ -11,6 +11,8 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from . import interrupts
+
 if TYPE_CHECKING:
     import jax
 
@@ -46,7 +48,9 @@ def until_ready(array: jax.Array) -> None:
 
 
 def until_set(event: threading.Event) -> None:
-    """Return once the event is set; what a guard raises is raised."""
+    """Return once the event is set; what a guard raises is raised, as is KeyboardInterrupt, held back or not."""
     while not event.wait(_WOKEN):
+        if interrupts.heard():
+            raise KeyboardInterrupt
         for guard in tuple(_guards):
             guard()

@@ -1,0 +1,46 @@
+// Which kernel scaled_dot_product_attention is made of, where it is not ours as a whole.
+//
+// On plain tensors it is one op of ours, or PyTorch's formula, whose ops a trace fuses. A DTensor needs an op that
+// DTensor knows how to spread over a mesh: heads (tensor parallel) and sequences (context parallel, a ring).
+#include "python.h"
+
+#include <ATen/native/transformers/attention.h>
+#include <ATen/native/transformers/sdp_utils_cpp.h>
+#include <torch/csrc/utils/pybind.h>
+#include <torch/library.h>
+
+namespace torch_pjrt {
+namespace {
+
+bool is_dtensor(const at::Tensor& t) {
+  if (!t.key_set().has(c10::DispatchKey::Python))
+    return false;
+  py::gil_scoped_acquire gil;
+  return py::cast<bool>(py::object(bridge().is_dtensor(t)));
+}
+
+int64_t choose(
+    const at::Tensor& query,
+    const at::Tensor& key,
+    const at::Tensor& value,
+    const std::optional<at::Tensor>& mask,
+    double dropout,
+    bool is_causal,
+    std::optional<double> scale,
+    bool enable_gqa) {
+  bool usual = query.dim() == 4 && key.dim() == 4 && value.dim() == 4 && at::isFloatingType(query.scalar_type());
+  auto chosen =
+      usual && dropout == 0 && is_dtensor(query) ? sdp::SDPBackend::efficient_attention : sdp::SDPBackend::math;
+  return static_cast<int64_t>(chosen);
+}
+
+TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
+  m.impl("_fused_sdp_choice", choose);
+}
+
+} // namespace
+} // namespace torch_pjrt
+
+namespace at::native {
+REGISTER_PRIVATEUSE1_DISPATCH(_fused_sdp_choice_stub, &torch_pjrt::choose)
+} // namespace at::native
