@@ -170,7 +170,8 @@ class ProcessGroup final : public c10d::Backend {
   }
 
  private:
-  // The op's number, and the factor of PREMUL_SUM, if it is that. Made into Python objects only in `call`, with the GIL.
+  // The op's number, and the factor of PREMUL_SUM, if it is that. Made into Python objects only in `call`, with the
+  // GIL.
   using Reduction = std::pair<int, std::variant<std::monostate, double, at::Tensor>>;
 
   static Reduction reduction(const c10d::ReduceOp& op) {
@@ -213,7 +214,8 @@ void register_process_group(py::module_& m) {
     if (!registered) {
       py::module_::import("torch.distributed");
       auto scope = py::module_::import("torch_pjrt._C");
-      py::class_<ProcessGroup, c10d::Backend, c10::intrusive_ptr<ProcessGroup>>(scope, "ProcessGroup");
+      py::class_<ProcessGroup, c10d::Backend, c10::intrusive_ptr<ProcessGroup>>(scope, "ProcessGroup")
+          .def("_set_default_timeout", &ProcessGroup::setTimeout, py::call_guard<py::gil_scoped_release>());
       registered = true;
     }
     return py::cast(c10::make_intrusive<ProcessGroup>(rank, size, name, collectives));
