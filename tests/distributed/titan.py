@@ -1,4 +1,4 @@
-"""A rank of TorchTitan's own trainer: `titan.py FOLDER cpu|device ARGUMENTS...`, from the FOLDER that `write_assets` filled.
+"""A rank of TorchTitan's own trainer: `titan.py FOLDER cpu|device ARGUMENTS...`; `write_assets` has filled the FOLDER.
 
 TorchTitan 0.3 was written beside a newer PyTorch: where that has a function that this one lacks, it is added here. It
 takes the accelerator there is; on the CPU it is told that the CPU is one.
@@ -18,7 +18,7 @@ ROOT = Path(__file__).parents[2]
 
 
 def write_assets(folder: Path) -> None:
-    """What TorchTitan expects beside it: its small text data set and a tokenizer; this repository's docs are the text."""
+    """What TorchTitan expects beside it: a small data set and a tokenizer. This repository's docs are the text."""
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
     parts = [p for f in sorted((ROOT / "docs").glob("*.md")) for p in f.read_text().split("\n\n") if len(p) > 80]
@@ -40,9 +40,12 @@ def write_assets(folder: Path) -> None:
 
 
 def be_an_accelerator() -> None:
-    """Let `torch.cpu` answer what a trainer asks of an accelerator."""
+    """Let `torch.cpu` answer what a trainer asks of an accelerator, and have flex attention's gradient, uncompiled."""
     import torch
+    from torch.nn.attention import flex_attention
 
+    flex_attention._validate_device = lambda *tensors: None
+    torch.compiler.set_stance("force_eager")
     torch._utils._get_available_device_type = lambda: "cpu"
     answers: dict[str, Any] = {
         "get_device_name": lambda device=None: "cpu",
@@ -57,7 +60,6 @@ def be_an_accelerator() -> None:
 
 
 def main() -> None:
-    import torch
     import torch.distributed as dist
 
     folder, where, *arguments = sys.argv[1:]
