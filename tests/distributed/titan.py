@@ -40,10 +40,16 @@ def write_assets(folder: Path) -> None:
 
 
 def be_an_accelerator() -> None:
-    """Let `torch.cpu` answer what a trainer asks of an accelerator, and have flex attention's gradient, uncompiled."""
+    """Let the CPU do what a trainer asks of an accelerator: answers, flex attention's gradient, gloo's scaled sum."""
     import torch
+    import torch.distributed as dist
     from torch.nn.attention import flex_attention
 
+    def scaled_sum(factor: float) -> dist.ReduceOp:
+        assert factor == 1, factor
+        return dist.ReduceOp(dist.ReduceOp.SUM)
+
+    dist._make_nccl_premul_sum = scaled_sum
     flex_attention._validate_device = lambda *tensors: None
     torch.compiler.set_stance("force_eager")
     torch._utils._get_available_device_type = lambda: "cpu"
