@@ -1,4 +1,4 @@
-# make setup | demo | test | lint | bench | fuzz | soak | architectures | whole-step | plan-tests | distributed | conformance | clean.
+# make setup | demo | test | lint | bench | fuzz | soak | architectures | whole-step | plan-tests | distributed | titan | conformance | clean.
 # Everything is installed into .venv, and only once.
 
 PYTHON ?= python3
@@ -26,7 +26,7 @@ PINS   := torch==$(TORCH) jax==$(JAX)
 STAMPS := .venv/stamps
 FILES  := torch_pjrt tests benchmarks examples setup.py
 
-.PHONY: setup demo test lint bench fuzz soak architectures whole-step plan-tests distributed conformance clean
+.PHONY: setup demo test lint bench fuzz soak architectures whole-step plan-tests distributed titan conformance clean
 .DELETE_ON_ERROR:
 
 setup: $(STAMPS)/extension
@@ -76,6 +76,11 @@ plan-tests: setup $(STAMPS)/plan
 distributed: setup
 	JAX_PLATFORMS=cpu $(PY) -m pytest -q tests/distributed tests/distributed/thorough.py
 
+# TorchTitan's own trainer with its debug models on two processes, against CPU and gloo: minutes. It wants triton even
+# where nothing runs on it, and a newer PyTorch, of which it is given what is missing.
+titan: setup $(STAMPS)/titan
+	JAX_PLATFORMS=cpu PYTHONPATH=$(CURDIR)/.venv/titan $(PY) -m pytest -q tests/distributed/with_titan.py
+
 # Goes on where the last run stopped; `make conformance CONFORMANCE=--again` begins anew.
 conformance: setup
 	JAX_PLATFORMS=cpu $(PY) -m tests.conformance run $(CONFORMANCE)
@@ -99,6 +104,13 @@ $(STAMPS)/package: pyproject.toml setup.py $(STAMPS)/torch-$(TORCH)-jax-$(JAX)
 
 $(STAMPS)/extension: $(wildcard torch_pjrt/csrc/*) $(STAMPS)/package
 	$(PY) setup.py -q build_ext --inplace
+	@touch $@
+
+$(STAMPS)/titan: $(STAMPS)/package
+	@echo "installing TorchTitan, in .venv/titan"
+	$(PIP) --target .venv/titan --no-deps torchtitan==0.3.0 spmd_types==0.2.3 torch_checkpointing torchdata triton
+	$(PIP) --target .venv/titan "datasets<4.8" einops pillow tensorboard tokenizers tyro wandb
+	rm -rf .venv/titan/numpy* .venv/titan/setuptools* .venv/titan/_distutils_hack
 	@touch $@
 
 $(STAMPS)/plan: pyproject.toml $(STAMPS)/package

@@ -6,6 +6,7 @@ takes the accelerator there is; on the CPU it is told that the CPU is one.
 
 from __future__ import annotations
 
+import inspect
 import json
 import os
 import runpy
@@ -40,20 +41,25 @@ def write_assets(folder: Path) -> None:
 
 
 def be_an_accelerator() -> None:
-    """Let the CPU do what a trainer asks of an accelerator: answers, flex attention's gradient, gloo's scaled sum."""
+    """Let the CPU do what a trainer asks of an accelerator: answers, flex attention's gradient, sums that gloo has."""
     import torch
-    import torch.distributed as dist
+    from torch.distributed.fsdp._fully_shard import _fsdp_collectives
     from torch.nn.attention import flex_attention
 
-    def scaled_sum(factor: float) -> dist.ReduceOp:
-        assert factor == 1, factor
-        return dist.ReduceOp(dist.ReduceOp.SUM)
+    factors = _fsdp_collectives._get_gradient_divide_factors
+    signature = inspect.signature(factors)
 
-    dist._make_nccl_premul_sum = scaled_sum
+    def by_sums(*args: Any, **kwargs: Any) -> Any:
+        given = signature.bind(*args, **kwargs)
+        given.arguments["force_sum_reduction_for_comms"] = True
+        return factors(*given.args, **given.kwargs)
+
+    _fsdp_collectives._get_gradient_divide_factors = by_sums
     flex_attention._validate_device = lambda *tensors: None
     torch.compiler.set_stance("force_eager")
     torch._utils._get_available_device_type = lambda: "cpu"
     answers: dict[str, Any] = {
+        "current_device": lambda: 0,
         "get_device_name": lambda device=None: "cpu",
         "get_device_properties": lambda device=None: SimpleNamespace(total_memory=1, name="cpu"),
         "reset_peak_memory_stats": lambda device=None: None,
@@ -61,8 +67,7 @@ def be_an_accelerator() -> None:
         "memory_stats": lambda device=None: {},
     }
     for name, answer in answers.items():
-        if not hasattr(torch.cpu, name):
-            setattr(torch.cpu, name, answer)
+        setattr(torch.cpu, name, answer)
 
 
 def main() -> None:
