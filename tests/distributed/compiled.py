@@ -130,7 +130,8 @@ def groups_of_a_mesh_in_one_program() -> None:
         return [across, functional.all_reduce(across, "max", dist.group.WORLD), scattered, root]
 
     same(reduce, values(4, 3))
-    same(lambda x: functional.all_reduce(x, "sum", columns) * 2, values(4))
+    for group in (columns, rows):  # the same graph but for its group
+        same(lambda x: functional.all_reduce(x, "sum", group) * 2, values(4))  # noqa: B023
 
 
 @case
@@ -201,6 +202,36 @@ def graphs_that_differ_run_their_collectives_between_programs() -> None:
     wanted = reduce(values(4))
     torch.testing.assert_close(torch.compile(reduce, backend=NAME, fullgraph=True)(values(4)), wanted)
     assert any(g.eager_ops for g in graphs()[before:])
+
+
+@case
+def graphs_that_make_tensors_on_the_ranks_own_devices() -> None:
+    def masked(x: Tensor) -> Tensor:
+        places = torch.arange(x.shape[0], device=x.device)
+        return functional.all_reduce(torch.where(places > 1, x, 0.0), "sum", dist.group.WORLD)
+
+    same(masked, values(4))
+
+
+@case
+def sizes_that_differ_between_ranks() -> None:
+    def reduce(x: Tensor) -> Tensor:
+        return functional.all_reduce(x.exp().sum(0), "sum", dist.group.WORLD) * 2
+
+    compiled = torch.compile(reduce, backend=NAME, dynamic=True)
+    for n in (3, 6):
+        x = values(n + RANK, 2)
+        torch.testing.assert_close(compiled(x), reduce(x))
+
+
+@case
+def exchanges_of_symbolic_sizes() -> None:
+    def exchange(x: Tensor) -> Tensor:
+        return functional.all_to_all_single(x * 2, None, None, dist.group.WORLD) + 1
+
+    compiled = torch.compile(exchange, backend=NAME, dynamic=True)
+    for n in (2, 4):
+        torch.testing.assert_close(compiled(values(n * SIZE, 2)), exchange(values(n * SIZE, 2)))
 
 
 @case

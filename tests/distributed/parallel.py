@@ -223,6 +223,13 @@ def tensor_parallel_attention_of_dtensors() -> None:
         gradients = torch.autograd.grad(wanted.sin().sum(), host)
         for g, w in zip(torch.autograd.grad(got.sin().sum(), there), gradients, strict=True):
             torch.testing.assert_close(g.full_tensor().cpu(), w, rtol=1e-4, atol=1e-5)  # type: ignore[attr-defined]
+    # PyTorch's formula, where it is asked for.
+    from torch.nn.attention import SDPBackend, sdpa_kernel
+
+    with sdpa_kernel(SDPBackend.MATH):
+        got = nn.functional.scaled_dot_product_attention(*there)
+        wanted = nn.functional.scaled_dot_product_attention(*host)
+        torch.testing.assert_close(got.full_tensor().detach().cpu(), wanted.detach(), rtol=1e-4, atol=1e-5)  # type: ignore[attr-defined]
 
 
 @case

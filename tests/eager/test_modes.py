@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from ..conftest import DEVICE
 from ..process import output, python
@@ -83,3 +86,18 @@ def test_the_environment_sets_the_mode() -> None:
     failed = python(program, TORCH_PJRT_EAGER="lazy")
     assert failed.returncode != 0
     assert "expected one of strict, async, fused" in failed.stderr
+
+
+def test_a_mode_is_not_told_of_what_compiling_calls() -> None:
+    class Telling(TorchDispatchMode):
+        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            seen.append(str(func))
+            return func(*args, **(kwargs or {}))
+
+    seen: list[str] = []
+    x = torch.rand(3, 7, device=DEVICE)
+    with Telling():
+        y = (x.exp() + 3).to(torch.float64)
+        getattr(torch, DEVICE).synchronize()  # compiles what is recorded, with the mode on
+    assert seen == ["aten.exp.default", "aten.add.Tensor", "aten._to_copy.default"]
+    assert y.dtype == torch.float64

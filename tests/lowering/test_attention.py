@@ -8,6 +8,7 @@ from torch.nn.functional import scaled_dot_product_attention
 
 from torch_pjrt.lowering import Spec, apply
 
+from ..conftest import DEVICE
 from .check import check, to_cpu, to_jax
 
 aten = torch.ops.aten
@@ -99,3 +100,40 @@ def test_attention_dropout_keeps_its_rate_and_its_gradient_draws_the_same_mask()
     shapes = [(tuple(t.shape), torch.float32) for t in (q, k, v)]
     _, _, grad_v = run([grad, q, k, v, *rest], shapes, BACKWARD)
     torch.testing.assert_close(grad_v, out.mT @ grad, **CLOSE)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+@pytest.mark.parametrize("bias", [None, "float", "bool"])
+def test_efficient_attention_and_its_gradients_are_those_of_the_formula(dtype: torch.dtype, bias: str | None) -> None:
+    drawn = torch.Generator().manual_seed(0)
+    shapes = [(2, 4, 5, 8), (2, 4, 7, 8), (2, 4, 7, 6), (2, 4, 5, 6)]
+    query, key, value, grad = (torch.randn(s, generator=drawn, dtype=torch.float64).to(dtype) for s in shapes)
+    mask = torch.randn(2, 1, 5, 7, generator=drawn, dtype=torch.float64) if bias else None
+    if bias == "bool" and mask is not None:
+        mask = mask > -1
+    exact = [t.double().requires_grad_() for t in (query, key, value)]
+    given = mask.double().requires_grad_() if bias == "float" and mask is not None else mask
+    wanted = torch.nn.functional.scaled_dot_product_attention(*exact, attn_mask=given, scale=0.3)
+    leaves = [*exact, given] if bias == "float" else exact
+    wanted_grads = torch.autograd.grad(wanted, leaves, grad.double())
+    there = [t.to(DEVICE) for t in (query, key, value)]
+    added = None if mask is None else mask.to(DEVICE, dtype if bias == "float" else torch.bool)
+    op = torch.ops.aten._scaled_dot_product_efficient_attention
+    out, logsumexp, seed, offset = op(*there, added, True, 0.0, False, scale=0.3)
+    assert logsumexp.shape == (2, 4, 5)
+    got = torch.ops.aten._scaled_dot_product_efficient_attention_backward(
+        grad.to(DEVICE),
+        *there,
+        added,
+        out,
+        logsumexp,
+        seed,
+        offset,
+        0.0,
+        [True, True, True, bias == "float"],
+        scale=0.3,
+    )
+    tolerance = 5e-2 if dtype == torch.bfloat16 else 1e-5
+    torch.testing.assert_close(out.cpu().double(), wanted.detach(), rtol=tolerance, atol=tolerance)
+    for g, w in zip(got, wanted_grads, strict=False):
+        torch.testing.assert_close(g.cpu().double(), w, rtol=tolerance, atol=tolerance)

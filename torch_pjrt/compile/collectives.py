@@ -13,6 +13,7 @@ import logging
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from math import prod
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -46,16 +47,23 @@ class Together(Members):
     def __init__(self, group: Collectives, index: int, what: str) -> None:
         found = group.members(index)
         super().__init__(list(found.mesh.devices.flat), group.rank)
-        self.what = what
+        self.number = group.number
+        self._what = what
         self._group = group
 
-    def caller(self, compiled: Callable[..., Sequence[Array]]) -> Callable[..., list[Array]]:
-        """As `Members.caller`; raises DistBackendError where the ranks don't call the same."""
+    def caller(self, compiled: Callable[..., Sequence[Array]], content: str | None) -> Callable[..., list[Array]]:
+        """As `Members.caller`; raises DistBackendError where the ranks don't call the same.
+
+        Ranks that have the same graph still have different programs where their arguments lie differently in memory.
+        """
         from ..distributed.dispatch import dispatch
+
+        of_graph = "" if content is None else content.rpartition("\n")[0]  # without `identity`
+        what = f"{self._what}, program {_hash(of_graph)[:8]}"
 
         def call(*arrays: Any) -> list[Array]:
             named = [self.named(a) for a in arrays]
-            return self._group.watched(self.what, lambda: [self.own(r) for r in dispatch(lambda: compiled(*named))])
+            return self._group.watched(what, lambda: [self.own(r) for r in dispatch(lambda: compiled(*named))])
 
         return call
 
@@ -90,7 +98,7 @@ def members_of(nodes: Sequence[Node]) -> Together | None:
 def identity(nodes: Sequence[Node]) -> str:
     """Who runs the program of these nodes, and in which groups: with the graph's content, all that it depends on."""
     found = [i for n in nodes if (i := inside(n)) is not None]
-    return "" if not found else f"{found[0].members.what} {found[0].members.sharding.mesh} {[i.groups for i in found]}"
+    return "" if not found else f"{found[0].members.number} {[(i.groups, i.size) for i in found]}"
 
 
 def evaluate(node: Node, args: Sequence[Any]) -> Any:
@@ -122,25 +130,32 @@ def agree(gm: GraphModule, kind: str, index: Callable[[], int]) -> None:
 
     names = list(dict.fromkeys(_group_of(n) for n in taking_part))
     groups = [collectives_of(name) for name in names]
-    leader = groups[0] if len(groups) == 1 else collectives_of(dist.group.WORLD.group_name)  # type: ignore[union-attr]
+    everybody = collectives_of(dist.group.WORLD.group_name)  # type: ignore[union-attr]
+    leader = groups[0] if len(groups) == 1 else everybody
     if leader is None or None in groups:
         return  # a group of other devices takes part: what its ranks do is not ours to arrange
+    sizes = [g.size for g in groups if g is not None]
+    if leader.size not in (max(sizes), prod(sizes)):
+        return  # of several groups, other than the dimensions of a mesh of all ranks: who is to agree is not known
     before = {n: n.args for n in taking_part}
     slots = {name: f"group {k}" for k, name in enumerate(names)}
     for node in taking_part:
         node.args = (*node.args[:-1], slots[_group_of(node)])
-    content = _content(gm, kind) if all(map(_divides_evenly, taking_part)) else ""
+    own_index = index()
+    content = _content(gm, kind, own_index) if all(map(_divides_evenly, taking_part)) else ""
     ranks = [list(g.ranks) for g in groups if g is not None]
     said = leader.told(json.dumps([content, ranks]), f"the compiling of a graph with collectives ({kind})")
     everyone = [json.loads(s) for s in said]
-    if not content or any(theirs != content for theirs, _ in everyone):
+    of_slots = zip(*(theirs for _, theirs in everyone), strict=False)
+    even = all(len({len(of_rank) for of_rank in slot}) == 1 for slot in of_slots)
+    if not content or not even or any(theirs != content for theirs, _ in everyone):
         log.info("the ranks compile different %s graphs: their collectives run between programs", kind)
         for node, args in before.items():
             node.args = args
         return
     counted = Counter(op_of(n).name().partition("::")[2] for n in taking_part)  # type: ignore[union-attr]
     listed = ", ".join(f"{count} {name}" for name, count in sorted(counted.items()))
-    members = Together(leader, index(), f"a compiled {kind} graph ({content[:12]}) with {listed}")
+    members = Together(leader, own_index, f"a compiled {kind} graph ({content[:12]}) with {listed}")
     for k, name in enumerate(names):
         places = {tuple(leader.ranks.index(r) for r in theirs[k]) for _, theirs in everyone}
         how = Inside(members, None if len(places) == 1 else tuple(sorted(places)), len(ranks[k]))
@@ -168,15 +183,18 @@ def _divides_evenly(node: Node) -> bool:
     if op_of(node) is not _ops.all_to_all_single.default:
         return True
     sizes = [size for split in node.args[1:3] for size in split]  # type: ignore[union-attr]
-    return len({s.meta["val"] if isinstance(s, Node) else s for s in sizes}) == 1
+    return len({str(s.meta["val"] if isinstance(s, Node) else s) for s in sizes}) == 1
 
 
-def _content(gm: GraphModule, kind: str) -> str:
-    """A hash of what the graph computes; "" if that cannot be told."""
+def _content(gm: GraphModule, kind: str, index: int) -> str:
+    """A hash of what the graph computes; "" if that cannot be told, or if its sizes may differ between ranks."""
+    from .blocks import symbolic
     from .content import call_text, value_text
 
     number = {node: f"%{i}" for i, node in enumerate(gm.graph.nodes)}
     lines = [kind]
+    if any(map(symbolic, number)):
+        return ""
     try:
         for node, name in number.items():
             held = node.op == "get_attr" and isinstance(attribute(node), torch.Tensor)
@@ -185,7 +203,17 @@ def _content(gm: GraphModule, kind: str) -> str:
             lines.append(f"{name} = {what}: {value_text(value, Sizes())}")
     except Unknown:
         return ""
-    return hashlib.sha256("\n".join(lines).encode()).hexdigest()
+    return _hash(portable("\n".join(lines), index))
+
+
+def portable(text: str, index: int) -> str:
+    """The text without the number of the rank's own device."""
+    name = torch._C._get_privateuse1_backend_name()
+    return text.replace(f"{name}:{index}", name)
+
+
+def _hash(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()
 
 
 # --- what each does with a member's own array ---

@@ -273,7 +273,9 @@ def _efficient_attention(run: Evaluation, node: Node, *args: Any, **kwargs: Any)
     promised = run.promised(node)
     assert promised[1] is not None
     length = args[0].shape[-2] if promised[1].shape[-1] else 0
-    own = [promised[0], Spec((*promised[1].shape[:-1], length), promised[1].dtype), *promised[2:]]
+    assert promised[0] is not None
+    wide = torch.promote_types(promised[0].dtype, promised[1].dtype)
+    own = [promised[0], Spec((*promised[1].shape[:-1], length), wide), *promised[2:]]
     out, logsumexp, *rest = apply(aten._scaled_dot_product_efficient_attention.default, args, kwargs, own)
     padding = promised[1].shape[-1] - length
     return [out, jnp.pad(logsumexp, [(0, 0)] * (logsumexp.ndim - 1) + [(0, padding)]), *rest]

@@ -26,7 +26,7 @@ from ..runtime.transfer import upload
 from . import dump, shared
 from .buckets import Buckets, Left, Link
 from .calls import Incoming, exact_caller, into_bucket, out_of_bucket, padded_caller
-from .collectives import identity, members_of
+from .collectives import identity, members_of, portable
 from .content import content
 from .draws import op_of
 from .evaluate import constants, describe, name_of, user_line
@@ -333,9 +333,11 @@ class Program:
             constants=dict(zip(self.constants, self._constants(), strict=True)),
             results=convention.results,
             writes=[(convention.placeholders[a.index], convention.written[a.index]) for a in through_views],
-            donated=self._donated(arguments), device=convention.device,
+            donated=self._donated(arguments), device=-1 if self.members else convention.device,
         )  # fmt: skip
-        return text if text is None or self.members is None else f"{text}\n{identity(self.nodes)}"
+        if text is None or self.members is None:
+            return text
+        return f"{portable(text, convention.device)}\n{identity(self.nodes)}"
 
     def _checks(self, required: Sequence[tuple[Node, Requirement]]) -> Checks | None:
         found = [

@@ -4,6 +4,7 @@
 // DTensor knows how to spread over a mesh: heads (tensor parallel) and sequences (context parallel, a ring).
 #include "python.h"
 
+#include <ATen/Context.h>
 #include <ATen/native/transformers/attention.h>
 #include <ATen/native/transformers/sdp_utils_cpp.h>
 #include <torch/csrc/utils/pybind.h>
@@ -28,7 +29,9 @@ int64_t choose(
     bool is_causal,
     std::optional<double> scale,
     bool enable_gqa) {
-  bool usual = query.dim() == 4 && key.dim() == 4 && value.dim() == 4 && at::isFloatingType(query.scalar_type());
+  // DTensor spreads heads as if each query had a key of its own.
+  bool usual = query.dim() == 4 && key.dim() == 4 && value.dim() == 4 && query.sym_size(1) == key.sym_size(1) &&
+               at::isFloatingType(query.scalar_type()) && at::globalContext().userEnabledMemEfficientSDP();
   auto chosen =
       usual && dropout == 0 && is_dtensor(query) ? sdp::SDPBackend::efficient_attention : sdp::SDPBackend::math;
   return static_cast<int64_t>(chosen);

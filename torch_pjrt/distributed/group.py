@@ -6,7 +6,9 @@ order and without waiting for the device. Each returns the tensors that it wrote
 
 from __future__ import annotations
 
+import itertools
 import os
+import time
 from collections.abc import Callable, Iterable, Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING
@@ -32,7 +34,9 @@ if TYPE_CHECKING:
 _OPS = {int(op.value): op.name for op in ReduceOp.RedOpType.__members__.values()}
 # A number of `_OPS` and, for PREMUL_SUM, what each rank multiplies its own by before they are summed.
 Reduction = tuple[int, float | Tensor | None]
-_SUM, _MAX = ((int(op.value), None) for op in map(ReduceOp.RedOpType.__members__.__getitem__, ("SUM", "MAX")))
+_NUMBERS = itertools.count()
+# How long the store is waited for before something else is looked at.
+_LOOK = timedelta(seconds=1)
 _REDUCTIONS = ("SUM", "AVG", "MIN", "MAX", "PRODUCT", "BAND", "BOR", "BXOR")
 _BITWISE = ("BAND", "BOR", "BXOR")
 
@@ -54,6 +58,7 @@ class Collectives:
         self._timeout = timeout
         self._index: int | None = None
         self._agreements = 0
+        self.number = next(_NUMBERS)  # which of this process's groups it is
         self._programs: Programs | None = None
         self._pairs = PointToPoint(rank)
         self._batch: list[Message] | None = None
@@ -67,18 +72,21 @@ class Collectives:
 
     def all_reduce(self, tensors: list[Tensor], reduction: Reduction) -> list[Tensor]:
         inputs, name = _scaled(tensors, reduction)
-        return self._run(self._reduction(programs.all_reduce, tensors, name), inputs, tensors)
+        return self._run(self._kind(programs.all_reduce, tensors, name), inputs, tensors)
+
+    def _all_reduce(self, tensors: list[Tensor], name: str) -> list[Tensor]:
+        return self._run(self._kind(programs.all_reduce, tensors, name), tensors, tensors)
 
     def reduce(self, tensors: list[Tensor], reduction: Reduction, root: int) -> list[Tensor]:
         inputs, name = _scaled(tensors, reduction)
-        kind = self._reduction(programs.all_reduce, tensors, name)
+        kind = self._kind(programs.all_reduce, tensors, name)
         return self._run(kind, inputs, tensors if root == self.rank else [])
 
     def reduce_scatter_single(self, outputs: list[Tensor], inputs: list[Tensor], reduction: Reduction) -> list[Tensor]:
         for output, given in zip(outputs, inputs, strict=True):
             self._check_parts("reduce_scatter", "input", given, "output", output)
         inputs, name = _scaled(inputs, reduction)
-        return self._run(self._reduction(programs.reduce_scatter, inputs, name), inputs, outputs)
+        return self._run(self._kind(programs.reduce_scatter, inputs, name), inputs, outputs)
 
     def reduce_scatter(self, outputs: list[Tensor], inputs: list[list[Tensor]], reduction: Reduction) -> list[Tensor]:
         return self.reduce_scatter_single(outputs, [self._joined("reduce_scatter", i) for i in inputs], reduction)
@@ -142,7 +150,7 @@ class Collectives:
         self._check_number("all_to_all", inputs)
         self._check_number("all_to_all", outputs)
         longest = torch.tensor([max(t.numel() for t in (*inputs, *outputs))], device=inputs[0].device)
-        self.all_reduce([longest], _MAX)
+        self._all_reduce([longest], "MAX")
         room = int(longest.item())
         sent = torch.stack([torch.nn.functional.pad(t.reshape(-1), (0, room - t.numel())) for t in inputs])
         received = torch.empty_like(sent)
@@ -182,7 +190,7 @@ class Collectives:
         if index < 0:
             index = self._index if self._index is not None else _own_index()
         here = torch.zeros(1, dtype=torch.int32, device=f"{device_name()}:{index}")
-        self.all_reduce([here], _SUM)
+        self._all_reduce([here], "SUM")
         here.item()
         return []
 
@@ -230,6 +238,9 @@ class Collectives:
             if isinstance(error, DistBackendError):
                 raise
             raise self._watch.explain(error) from error
+        except BaseException:  # Ctrl-C: nobody will say when this one ends
+            self._watch.abandon()
+            raise
         if results:
             self._watch.dispatched(results[-1])
         return results
@@ -248,15 +259,29 @@ class Collectives:
         self._store.set(f"{key}/{self.rank}", said)
         everyone = []
         for rank in range(self.size):
-            try:
-                self._store.wait([f"{key}/{rank}"], self._timeout)
-            except RuntimeError as error:
-                raise DistBackendError(
-                    f"rank {rank} (global rank {self.ranks[rank]}) did not come to {what} within "
-                    f"{self._timeout.total_seconds():.0f} s, which all {self.size} ranks of the process group have to"
-                ) from error
+            self._wait_for(f"{key}/{rank}", rank, what)
             everyone.append(self._store.get(f"{key}/{rank}").decode())
+        if self._agreements > 1:  # all have come here, so all have read what was said the last time
+            self._store.delete_key(f"agree/{self._agreements - 1}/{self.rank}")
         return everyone
+
+    def _wait_for(self, key: str, rank: int, what: str) -> None:
+        """Wait until the rank has put the key into the store; Ctrl-C and failed collectives are heard meanwhile."""
+        until = time.monotonic() + self._timeout.total_seconds()
+        while True:
+            asked = time.monotonic()
+            try:
+                self._store.wait([key], min(_LOOK, timedelta(seconds=max(until - asked, 0.001))))
+                return
+            except RuntimeError as error:
+                if time.monotonic() >= until or time.monotonic() - asked < _LOOK.total_seconds() / 2:
+                    raise DistBackendError(
+                        f"rank {rank} (global rank {self.ranks[rank]}) did not come to {what} within "
+                        f"{self._timeout.total_seconds():.0f} s, which all {self.size} ranks of the process group have "
+                        f"to ({error})"
+                    ) from error
+            if self._watch is not None:
+                self._watch.check()
 
     def _ready(self, index: int | None) -> Programs:
         """The group's programs, the members having told each other which of their devices take part."""
@@ -288,7 +313,7 @@ class Collectives:
         self._programs = Programs(Members(devices, self.rank))
         return self._programs
 
-    def _reduction(self, collective: programs.Collective, tensors: Iterable[Tensor], name: str) -> Kind:
+    def _kind(self, collective: programs.Collective, tensors: Iterable[Tensor], name: str) -> Kind:
         if name not in _REDUCTIONS:
             raise ValueError(f"ReduceOp.{name}: expected one of {', '.join(_REDUCTIONS)}")
         for t in tensors:

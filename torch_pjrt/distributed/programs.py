@@ -1,7 +1,7 @@
 """Collectives as XLA programs: one SPMD program over one device of each member, for each kind, shape and dtype.
 
 The functions of one member's array (`all_reduce`, ...) are also what collectives inside compiled graphs are made of
-(`graphs.py`).
+(`compile/collectives.py`).
 """
 
 from __future__ import annotations

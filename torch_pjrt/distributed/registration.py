@@ -61,7 +61,9 @@ def _give_it_timeouts(name: str) -> None:
     def set_all(timeout: timedelta, group: dist.ProcessGroup | None = None) -> None:
         chosen = distributed_c10d._get_default_group() if group is None else group
         if isinstance(chosen, dist.ProcessGroup) and torch.device(name) in chosen._device_types:
-            chosen._get_backend(torch.device(name))._set_default_timeout(timeout)
+            ours = collectives_of(chosen.group_name)
+            if ours is not None:
+                ours.set_timeout(timeout)
             if chosen._device_types == [torch.device(name)]:
                 return
         set_timeout(timeout, group)
@@ -70,7 +72,7 @@ def _give_it_timeouts(name: str) -> None:
 
 
 class _Unwatched:
-    """The methods of an object, each hidden from Dynamo: DDP calls them from hooks that it may be watching."""
+    """An object's methods, each hidden from Dynamo and modes: DDP calls them from hooks that it may be watching."""
 
     def __init__(self, of: object) -> None:
         self._of = of

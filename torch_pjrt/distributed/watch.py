@@ -90,6 +90,12 @@ class Watch:
         with self._lock:
             self._running[-1].result = weakref.ref(result)
 
+    def abandon(self) -> None:
+        """Wait no more for the collective that was begun last."""
+        with self._lock:
+            if self._running:
+                self._running.pop()
+
     def check(self) -> None:
         """Raise DistBackendError if a collective has failed, or has taken longer than it may."""
         with self._lock:

@@ -113,7 +113,7 @@ def compile_function(
     memory = working_memory(compiled)
     if key is not None:
         _store(key, compiled, [notes(), memory])
-    call = compiled if members is None else members.caller(compiled)
+    call = compiled if members is None else members.caller(compiled, content)
     return Executable(call, compiled.runtime_executable(), takes, notes(), index, memory), lowered
 
 

@@ -40,7 +40,7 @@ def release(held: bool) -> None:
 
 def heard() -> bool:
     """Whether Ctrl-C was noted. The caller raises KeyboardInterrupt then: it waits for what may never come."""
-    if not _heard.is_set():
+    if not _heard.is_set() or threading.current_thread() is not threading.main_thread():
         return False
     _heard.clear()
     return True

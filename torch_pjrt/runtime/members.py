@@ -59,8 +59,11 @@ class Members:
         mine: Array = array.addressable_shards[0].data
         return mine
 
-    def caller(self, compiled: Callable[..., Sequence[Array]]) -> Callable[..., list[Array]]:
-        """A compiled program as a function from this member's arrays to this member's results."""
+    def caller(self, compiled: Callable[..., Sequence[Array]], content: str | None) -> Callable[..., list[Array]]:
+        """A compiled program as a function from this member's arrays to this member's results.
+
+        `content` is what the program depends on, if that can be told.
+        """
 
         def call(*arrays: Any) -> list[Array]:
             return [self.own(r) for r in compiled(*map(self.named, arrays))]
