@@ -235,6 +235,19 @@ def exchanges_of_symbolic_sizes() -> None:
 
 
 @case
+def collectives_stay_between_programs_on_request() -> None:
+    def reduce(x: Tensor) -> Tensor:
+        return functional.all_reduce(x * 2, "sum", dist.group.WORLD) + 1
+
+    if RANK == 0:  # it alone: nobody waits for the others to compile
+        torch.compile(lambda x: x + 1, backend=NAME)(values(3))
+    before = len(graphs())
+    made = torch.compile(reduce, backend=NAME, options={"inner_collectives": False})(values(4))
+    torch.testing.assert_close(made, reduce(values(4)))
+    assert any(g.eager_ops for g in graphs()[before:])
+
+
+@case
 def two_instances_share_a_program() -> None:
     def reduce(x: Tensor) -> Tensor:
         return functional.all_reduce(x.cos(), "sum", dist.group.WORLD)

@@ -23,7 +23,7 @@ _MODES: dict[str, dict[str, dict[str, Any]]] = {
     "max-autotune-no-cudagraphs": {"cuda": {"xla_gpu_exhaustive_tiling_search": True}},
 }
 # Options that are ours, not XLA's: fields of Options.
-_OURS = ("activation_memory_budget", "scan_blocks", "whole_step")
+_OURS = ("activation_memory_budget", "inner_collectives", "scan_blocks", "whole_step")
 
 
 class OptionError(ValueError):
@@ -38,12 +38,14 @@ class Options:
         compiler_options: for XLA, by its own names.
         activation_memory_budget: how much of what the forward pass would save may be saved: 1.0 all that pays,
             0.0 nothing but the arguments (recompute everything), as in `torch._functorch.config`.
+        inner_collectives: whether collectives may be part of programs that all ranks run together (`collectives.py`).
         whole_step: whether forward, backward and optimizer may become one program (`recorded.py`).
         scan_blocks: from so many equal blocks in a row on they are compiled once (`blocks.py`); 0: never.
     """
 
     compiler_options: Mapping[str, Any] = field(default_factory=dict)
     activation_memory_budget: float = 1.0
+    inner_collectives: bool = True
     whole_step: bool = False
     scan_blocks: int = 8
 
@@ -95,6 +97,7 @@ def _flag(name: str, value: Any) -> bool:
 
 _READ: dict[str, Callable[[str, Any], Any]] = {
     "activation_memory_budget": _fraction,
+    "inner_collectives": _flag,
     "scan_blocks": _blocks,
     "whole_step": _flag,
 }

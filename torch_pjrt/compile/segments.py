@@ -43,7 +43,8 @@ def compile_graph(
         if repeated is not None:
             return repeated
     inline_regions(gm)
-    collectives.agree(gm, kind, lambda: device_of(list(gm.graph.nodes)))
+    if options.inner_collectives:
+        collectives.agree(gm, kind, lambda: device_of(list(gm.graph.nodes)))
     strangers = [n for n in gm.graph.nodes if n.op == "call_function" and not fits(n)]
     if not strangers:
         return _compiled(gm, kind, options, link, visible)
