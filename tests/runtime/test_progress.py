@@ -29,6 +29,7 @@ def terminal(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[], str]]:
     os.set_blocking(ours, False)
 
     def read() -> str:
+        time.sleep(0.05)  # the kernel hands on what is written to a terminal when it gets to it
         try:
             return os.read(ours, 1 << 16).decode()
         except BlockingIOError:
