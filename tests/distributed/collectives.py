@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime
-import os
 import sys
 import traceback
 from collections.abc import Callable
@@ -13,18 +12,14 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-RANK, SIZE = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
-NAME = torch._C._get_privateuse1_backend_name()
+from .rank import NAME, RANK, SIZE, kept_in
+
 CASES: dict[str, Callable[[str], Any]] = {}
+case = kept_in(CASES)
 DTYPES = [
     torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.int8, torch.uint8, torch.int16, torch.int32,
     torch.int64, torch.bool, torch.complex64, torch.complex128, torch.float8_e4m3fn,
 ]  # fmt: skip
-
-
-def case(function: Callable[[str], Any]) -> Callable[[str], Any]:
-    CASES[function.__name__] = function
-    return function
 
 
 def values(*shape: int, dtype: torch.dtype = torch.float32, of: int = RANK) -> Tensor:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import datetime
-import os
 import sys
 import traceback
 import warnings
@@ -16,15 +15,10 @@ import torch.distributed as dist
 import torch.distributed._functional_collectives as functional
 from torch import Tensor, nn
 
-RANK, SIZE = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
-NAME = torch._C._get_privateuse1_backend_name()
-DEVICE = f"{NAME}:{RANK}"
+from .rank import DEVICE, NAME, RANK, SIZE, kept_in
+
 CASES: dict[str, Callable[[], None]] = {}
-
-
-def case(function: Callable[[], None]) -> Callable[[], None]:
-    CASES[function.__name__] = function
-    return function
+case = kept_in(CASES)
 
 
 def values(*shape: int, dtype: torch.dtype = torch.float32) -> Tensor:

@@ -14,15 +14,10 @@ import torch
 import torch.distributed as dist
 import torch.distributed._functional_collectives as functional
 
-RANK, SIZE = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
-NAME = torch._C._get_privateuse1_backend_name()
-DEVICE = f"{NAME}:{RANK}"
+from .rank import DEVICE, NAME, RANK, kept_in
+
 FAULTS: dict[str, Callable[[], None]] = {}
-
-
-def fault(function: Callable[[], None]) -> Callable[[], None]:
-    FAULTS[function.__name__] = function
-    return function
+fault = kept_in(FAULTS)
 
 
 def start(seconds: float = 100) -> None:
@@ -121,7 +116,7 @@ def compiled(shape: int) -> Callable[[], None]:
     def reduce(x: torch.Tensor) -> torch.Tensor:
         return functional.all_reduce(x * 2, "sum", dist.group.WORLD)
 
-    made = torch.compile(reduce, backend=NAME, fullgraph=True)
+    made = torch.compile(reduce, backend=NAME, fullgraph=True, dynamic=False)
     return lambda: print(made(torch.ones(shape, device=DEVICE)).sum().item() > 0)
 
 

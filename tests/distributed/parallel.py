@@ -13,16 +13,11 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-RANK, SIZE = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
-NAME = torch._C._get_privateuse1_backend_name()
-DEVICE = f"{NAME}:{RANK}"
+from .rank import DEVICE, NAME, RANK, SIZE, kept_in
+
 CASES: dict[str, Callable[[], None]] = {}
+case = kept_in(CASES)
 ROWS = 4
-
-
-def case(function: Callable[[], None]) -> Callable[[], None]:
-    CASES[function.__name__] = function
-    return function
 
 
 def model() -> nn.Module:

@@ -23,6 +23,7 @@ from torch._ops import OpOverload
 from torch.fx import GraphModule, Node
 
 from ..distributed import programs
+from ..distributed.dispatch import dispatched
 from ..eager.content import Unknown
 from ..runtime.members import Members
 from .bodies import attribute
@@ -51,21 +52,17 @@ class Together(Members):
         self._what = what
         self._group = group
 
-    def caller(self, compiled: Callable[..., Sequence[Array]], content: str | None) -> Callable[..., list[Array]]:
+    def caller(
+        self, compiled: Callable[..., Sequence[Array]], content: str | None = None
+    ) -> Callable[..., list[Array]]:
         """As `Members.caller`; raises DistBackendError where the ranks don't call the same.
 
         Ranks that have the same graph still have different programs where their arguments lie differently in memory.
         """
-        from ..distributed.dispatch import dispatch
-
         of_graph = "" if content is None else content.rpartition("\n")[0]  # without `identity`
         what = f"{self._what}, program {_hash(of_graph)[:8]}"
-
-        def call(*arrays: Any) -> list[Array]:
-            named = [self.named(a) for a in arrays]
-            return self._group.watched(what, lambda: [self.own(r) for r in dispatch(lambda: compiled(*named))])
-
-        return call
+        call = super().caller(dispatched(compiled))
+        return lambda *arrays: self._group.watched(what, lambda: call(*arrays))
 
 
 @dataclass(frozen=True)

@@ -9,9 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-import jax
-import numpy as np
-
+from ..runtime.defaults import refusal
 from ..runtime.platform import platform
 
 # What PyTorch's modes ask of XLA, by platform. A graph is one program already, so "reduce-overhead" has nothing to do
@@ -106,31 +104,15 @@ _READ: dict[str, Callable[[str, Any], Any]] = {
 def _check(name: str, value: Any) -> None:
     if not isinstance(name, str) or not isinstance(value, (bool, int, float, str)):
         raise OptionError(f"option {name!r}: {value!r}: expected a name and a bool, number or string")
-    refusal = _refusal(name, type(value).__name__, value)
-    if refusal is None:
+    refused = refusal(name, value)
+    if refused is None:
         return
-    if "No such compile option" in refusal:
+    if "No such compile option" in refused:
         raise OptionError(
             f"option {name!r} is none of XLA's and none of ours{_nearest(name, _names())}. "
             f"Ours: {', '.join(_OURS)}. XLA's: https://github.com/openxla/xla/blob/main/xla/xla.proto (DebugOptions)"
         )
-    raise OptionError(f"option {name}={value!r}: {refusal}")
-
-
-def takes(name: str, value: Any) -> bool:
-    """Whether XLA, as it is installed, has an option that can be this."""
-    return _refusal(name, type(value).__name__, value) is None
-
-
-@functools.cache
-def _refusal(name: str, kind: str, value: Any) -> str | None:
-    """What XLA says against an option; None if it takes it. It has no list of its options: it must be asked."""
-    lowered = jax.jit(lambda x: x).lower(jax.ShapeDtypeStruct((), np.float32))
-    try:
-        lowered.compile(compiler_options={name: value})
-    except Exception as error:
-        return str(error).removeprefix("INVALID_ARGUMENT: ")
-    return None
+    raise OptionError(f"option {name}={value!r}: {refused}")
 
 
 @functools.cache

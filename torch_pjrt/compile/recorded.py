@@ -22,6 +22,7 @@ from ..eager.infer import LayoutTuple
 from ..eager.recorded import RecordedGraph
 from ..lowering.check import pass_on
 from ..lowering.dtypes import to_numpy
+from ..runtime.defaults import takes
 from ..runtime.executable import Executable
 from ..runtime.platform import platform
 from . import shared
@@ -31,7 +32,6 @@ from .dump import listing, wanted
 from .evaluate import name_of, user_line
 from .function import Argument, GraphFunction
 from .graph import Makes, OutputTuple, Takes, contiguous
-from .options import takes
 from .report import REPORT, ProgramRecord
 from .sizes import Sizes
 

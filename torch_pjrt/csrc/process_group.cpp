@@ -214,8 +214,7 @@ void register_process_group(py::module_& m) {
     if (!registered) {
       py::module_::import("torch.distributed");
       auto scope = py::module_::import("torch_pjrt._C");
-      py::class_<ProcessGroup, c10d::Backend, c10::intrusive_ptr<ProcessGroup>>(scope, "ProcessGroup")
-          .def("_set_default_timeout", &ProcessGroup::setTimeout, py::call_guard<py::gil_scoped_release>());
+      py::class_<ProcessGroup, c10d::Backend, c10::intrusive_ptr<ProcessGroup>>(scope, "ProcessGroup");
       registered = true;
     }
     return py::cast(c10::make_intrusive<ProcessGroup>(rank, size, name, collectives));

@@ -39,6 +39,11 @@ def dispatch(call: Callable[[], Any]) -> Any:
     return task.result
 
 
+def dispatched(program: Callable[..., Any]) -> Callable[..., Any]:
+    """The program, called by `dispatch`."""
+    return lambda *arrays: dispatch(lambda: program(*arrays))
+
+
 def _serve() -> None:
     while True:
         task = _queue.get()

@@ -255,14 +255,18 @@ class Collectives:
         Raises DistBackendError, which names `what`, if a rank does not come to it within the group's timeout.
         """
         self._agreements += 1
-        key = f"agree/{self._agreements}"
-        self._store.set(f"{key}/{self.rank}", said)
-        everyone = []
-        for rank in range(self.size):
-            self._wait_for(f"{key}/{rank}", rank, what)
-            everyone.append(self._store.get(f"{key}/{rank}").decode())
+        everyone = self._exchanged(f"agree/{self._agreements}", said, what)
         if self._agreements > 1:  # all have come here, so all have read what was said the last time
             self._store.delete_key(f"agree/{self._agreements - 1}/{self.rank}")
+        return everyone
+
+    def _exchanged(self, topic: str, said: str, what: str) -> list[str]:
+        """What each rank says on the topic, in the order of the ranks. Raises as `told`."""
+        self._store.set(f"{topic}/{self.rank}", said)
+        everyone = []
+        for rank in range(self.size):
+            self._wait_for(f"{topic}/{rank}", rank, what)
+            everyone.append(self._store.get(f"{topic}/{rank}").decode())
         return everyone
 
     def _wait_for(self, key: str, rank: int, what: str) -> None:
@@ -277,8 +281,7 @@ class Collectives:
                 if time.monotonic() >= until or time.monotonic() - asked < _LOOK.total_seconds() / 2:
                     raise DistBackendError(
                         f"rank {rank} (global rank {self.ranks[rank]}) did not come to {what} within "
-                        f"{self._timeout.total_seconds():.0f} s, which all {self.size} ranks of the process group have "
-                        f"to ({error})"
+                        f"{self._timeout.total_seconds():.0f} s: it has ended, hangs, or does something else ({error})"
                     ) from error
             if self._watch is not None:
                 self._watch.check()
@@ -294,18 +297,9 @@ class Collectives:
                 )
             return self._programs
         index = index or 0
-        self._store.set(f"device/{self.rank}", str(index))
-        places = []
-        for rank in range(self.size):
-            try:
-                self._store.wait([f"device/{rank}"], self._timeout)
-            except RuntimeError as error:
-                raise RuntimeError(
-                    f"rank {rank} (global rank {self.ranks[rank]}) did not come to the first collective of this "
-                    f"process group of {self.size} within {self._timeout.total_seconds():.0f} s: it has ended, hangs, "
-                    "or does something else"
-                ) from error
-            places.append(int(self._store.get(f"device/{rank}")))
+        places = map(
+            int, self._exchanged("device", str(index), f"the first collective of this process group of {self.size}")
+        )
         devices = [device_of(r, i) for r, i in zip(self.ranks, places, strict=True)]
         if self._watch is not None:
             self._watch.start()

@@ -16,7 +16,7 @@ import jax.numpy as jnp
 from jax import Array, lax
 
 from ..runtime.members import AXIS, Members
-from .dispatch import dispatch
+from .dispatch import dispatched
 
 _BITWISE = {"BAND": jnp.bitwise_and, "BOR": jnp.bitwise_or, "BXOR": jnp.bitwise_xor}
 # A collective on one member's array, given how many members there are.
@@ -55,9 +55,8 @@ class Programs:
         program = self._compiled.get(key)
         if program is None:
             program = self._compiled[key] = self._compile(kind, flat)
-        operands = [self.members.named(a) for a in flat]
-        results = dispatch(lambda: program(*operands))
-        return [self.members.own(r) for r in results]
+        results: list[Array] = program(*flat)
+        return results
 
     def _compile(self, kind: Kind, arrays: Sequence[Array]) -> Any:
         one = functools.partial(kind.of, members=len(self.members), **dict(kind.settings))
@@ -67,7 +66,8 @@ class Programs:
 
         with jax.enable_x64(True):
             operands = [jax.ShapeDtypeStruct(a.shape, a.dtype, sharding=self.members.sharding) for a in arrays]
-            return jax.jit(self.members.spread(each)).lower(*operands).compile()
+            compiled = jax.jit(self.members.spread(each)).lower(*operands).compile()
+        return self.members.caller(dispatched(compiled))
 
 
 def all_reduce(x: Array, members: int, *, op: str, groups: Groups = None) -> Array:

@@ -1,4 +1,4 @@
-"""XLA's options for every program."""
+"""XLA's options: those that every program is compiled with, and whether it takes one at all."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import os
 from typing import Any
 
 import jax
+import numpy as np
 from jax.sharding import SingleDeviceSharding
 
 from .client import device
@@ -29,14 +30,26 @@ def default_options() -> dict[str, Any]:
     options = dict(_EVERYWHERE)
     if platform() == "cpu":
         flags = os.environ.get("XLA_FLAGS", "")
-        options |= {name: value for name, value in _ON_CPU.items() if name not in flags and _is_known(name, value)}
+        options |= {name: value for name, value in _ON_CPU.items() if name not in flags and takes(name, value)}
     return options
 
 
-def _is_known(name: str, value: Any) -> bool:
-    nothing = jax.jit(lambda: 0, out_shardings=SingleDeviceSharding(device(0))).lower()
+def takes(name: str, value: Any) -> bool:
+    """Whether XLA, as it is installed, has an option that can be this."""
+    return refusal(name, value) is None
+
+
+def refusal(name: str, value: Any) -> str | None:
+    """What XLA says against an option; None if it takes it. It has no list of its options: it must be asked."""
+    return _refusal(name, type(value).__name__, value)
+
+
+@functools.cache
+def _refusal(name: str, kind: str, value: Any) -> str | None:
+    placement = SingleDeviceSharding(device(0))
+    lowered = jax.jit(lambda x: x).lower(jax.ShapeDtypeStruct((), np.float32, sharding=placement))
     try:
-        nothing.compile(compiler_options={name: value})
-    except RuntimeError:
-        return False
-    return True
+        lowered.compile(compiler_options={name: value})
+    except Exception as error:
+        return str(error).removeprefix("INVALID_ARGUMENT: ")
+    return None

@@ -59,7 +59,9 @@ class Members:
         mine: Array = array.addressable_shards[0].data
         return mine
 
-    def caller(self, compiled: Callable[..., Sequence[Array]], content: str | None) -> Callable[..., list[Array]]:
+    def caller(
+        self, compiled: Callable[..., Sequence[Array]], content: str | None = None
+    ) -> Callable[..., list[Array]]:
         """A compiled program as a function from this member's arrays to this member's results.
 
         `content` is what the program depends on, if that can be told.
