@@ -194,7 +194,8 @@ def test_outputs_and_gradients_of_lengths_that_vary_are_the_cpus(name: str) -> N
     for length in (21, 18, 23):  # of up to 32: padded to 25, 20 and 25
         ids = torch.randint(3, 60, (2, length))
         given = ids.to(DEVICE)
-        torch._dynamo.mark_dynamic(given, 1, min=2, max=32)
+        # transformers makes another mask for less than a window, so Dynamo allows no range on both sides of that.
+        torch._dynamo.mark_dynamic(given, 1, min=int(shape.get("sliding_window", 2)), max=32)
         net.zero_grad()
         there.zero_grad()
         expected, got = first(net(input_ids=ids)), first(compiled(input_ids=given))
