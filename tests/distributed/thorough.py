@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from . import test_faults, test_torchrun
+from . import test_faults, test_local_mesh, test_torchrun
 from .ranks import succeed
 
 NAME = torch._C._get_privateuse1_backend_name()
@@ -39,3 +39,7 @@ def test_a_mesh_of_two_dimensions() -> None:
 
 def test_the_example_trains_with_ddp_under_torchrun() -> None:
     test_torchrun.check("ddp")
+
+
+def test_dtensors_over_four_devices_of_one_process() -> None:
+    test_local_mesh.check()

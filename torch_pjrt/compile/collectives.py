@@ -132,6 +132,8 @@ def agree(gm: GraphModule, kind: str, index: Callable[[], int]) -> None:
     if leader is None or None in groups:
         return  # a group of other devices takes part: what its ranks do is not ours to arrange
     sizes = [g.size for g in groups if g is not None]
+    if leader.size == 1:
+        return
     if leader.size not in (max(sizes), prod(sizes)):
         return  # of several groups, other than the dimensions of a mesh of all ranks: who is to agree is not known
     before = {n: n.args for n in taking_part}
