@@ -43,3 +43,7 @@ def test_the_example_trains_with_ddp_under_torchrun() -> None:
 
 def test_dtensors_over_four_devices_of_one_process() -> None:
     test_local_mesh.check()
+
+
+def test_models_train_in_two_and_three_ways_at_once() -> None:
+    succeed("combined", size=8)
