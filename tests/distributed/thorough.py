@@ -37,8 +37,17 @@ def test_a_mesh_of_two_dimensions() -> None:
     succeed("parallel", "fsdp2_hybrid_over_two_dimensions", "ddp", "pipelines", size=4)
 
 
+@pytest.mark.parametrize("example", ["tensor", "pipeline", "context", "experts"])
+def test_the_examples_train_under_torchrun(example: str) -> None:
+    test_torchrun.check(f"{example}_digits.py")
+
+
 def test_the_example_trains_with_ddp_under_torchrun() -> None:
-    test_torchrun.check("ddp")
+    test_torchrun.check("fsdp_digits.py", "--parallel", "ddp", "--epochs", "6")
+
+
+def test_the_tensor_parallel_example_trains_in_one_process() -> None:
+    test_torchrun.check("tensor_digits.py", launched=False)
 
 
 def test_dtensors_over_four_devices_of_one_process() -> None:

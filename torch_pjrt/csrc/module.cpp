@@ -71,12 +71,31 @@ Bridge& bridge() {
 
 } // namespace torch_pjrt
 
+namespace torch_pjrt {
+namespace {
+
+struct Deaf final : c10::WarningHandler {
+  void process(const c10::Warning& /*warning*/) override {}
+};
+
+// What the function returns; warnings of PyTorch's C++ go nowhere. Python's filters come too late for those: they are
+// kept until the outermost call from Python returns.
+py::object without_warnings(const py::function& function) {
+  Deaf deaf;
+  c10::WarningUtils::WarningHandlerGuard guard(&deaf);
+  return function();
+}
+
+} // namespace
+} // namespace torch_pjrt
+
 PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
   using namespace torch_pjrt;
   register_hooks();
   register_recorders();
   m.def("set_bridge", &set_bridge);
   m.def("device_count", &device_count, py::call_guard<py::gil_scoped_release>());
+  m.def("without_warnings", &without_warnings);
   m.def("add_mesh", &add_mesh, py::call_guard<py::gil_scoped_release>());
   m.def("mesh_count", &mesh_count);
   m.def("current_device", &current_device);

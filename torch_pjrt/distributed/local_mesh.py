@@ -36,7 +36,7 @@ _flattened: dict[tuple[int, str], str] = {}
 def install(name: str) -> None:
     """Let `DeviceMesh` and `init_device_mesh` of the device `name` mean the process's own devices.
 
-    They do where there is no launcher (RANK is not set) and no process group, or one of a single process.
+    They do where the process is alone: launched as one of one, or not at all, and in no process group of several.
     """
     from torch._C._distributed_c10d import HashStore
     from torch.distributed.device_mesh import DeviceMesh
@@ -108,7 +108,7 @@ def _alone() -> bool:
     """Whether this process is no rank of several."""
     if dist.is_initialized():
         return dist.get_world_size() == 1
-    return "RANK" not in os.environ
+    return int(os.environ.get("WORLD_SIZE", "1")) == 1
 
 
 def _asked_for(mesh: Any, settings: dict[str, Any]) -> LocalMesh | None:
