@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import copy
-import datetime
-import os
 import sys
-import traceback
 from collections.abc import Callable
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from .rank import DEVICE, NAME, RANK, SIZE, kept_in
+from .rank import DEVICE, NAME, RANK, SIZE, kept_in, run_cases
 
 CASES: dict[str, Callable[[], None]] = {}
 case = kept_in(CASES)
@@ -435,21 +432,6 @@ def checkpoints_are_resharded() -> None:
     future.result()
 
 
-def main() -> None:
-    torch.accelerator.set_device_index(RANK)
-    dist.init_process_group(os.environ.get("BACKEND"), timeout=datetime.timedelta(seconds=100))
-    failed = False
-    # An asynchronous save needs a backend for CPU tensors too, so it is asked for by name.
-    for name in sys.argv[1:] or [c for c in CASES if c != "checkpoints_are_resharded"]:
-        try:
-            CASES[name]()
-        except Exception:
-            failed = True
-            print(f"{name}: {traceback.format_exc()}", flush=True)
-    dist.barrier()
-    dist.destroy_process_group()
-    sys.exit(failed)
-
-
 if __name__ == "__main__":
-    main()
+    # An asynchronous save needs a backend for CPU tensors too, so it is asked for by name.
+    run_cases({name: run for name, run in CASES.items() if name != "checkpoints_are_resharded" or name in sys.argv})

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import datetime
 import os
-from collections.abc import Callable
+import sys
+import traceback
+from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
 import torch
+import torch.distributed as dist
 
 RANK, SIZE = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
 NAME = torch._C._get_privateuse1_backend_name()
@@ -23,3 +27,19 @@ def kept_in(cases: dict[str, _Case]) -> Callable[[_Case], _Case]:
         return function
 
     return keep
+
+
+def run_cases(cases: Mapping[str, Callable[[], None]]) -> None:
+    """Run the cases that the command line names, or all, in a process group (of BACKEND), and end the process."""
+    torch.accelerator.set_device_index(RANK)
+    dist.init_process_group(os.environ.get("BACKEND"), timeout=datetime.timedelta(seconds=100))
+    failed = False
+    for name in sys.argv[1:] or cases:
+        try:
+            cases[name]()
+        except Exception:
+            failed = True
+            print(f"{name}: {traceback.format_exc()}", flush=True)
+    dist.barrier()
+    dist.destroy_process_group()
+    sys.exit(failed)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from . import test_faults, test_torchrun
+from . import test_faults, test_local_mesh, test_torchrun
 from .ranks import succeed
 
 NAME = torch._C._get_privateuse1_backend_name()
@@ -37,5 +37,22 @@ def test_a_mesh_of_two_dimensions() -> None:
     succeed("parallel", "fsdp2_hybrid_over_two_dimensions", "ddp", "pipelines", size=4)
 
 
+@pytest.mark.parametrize("example", ["tensor", "pipeline", "context", "experts"])
+def test_the_examples_train_under_torchrun(example: str) -> None:
+    test_torchrun.check(f"{example}_digits.py")
+
+
 def test_the_example_trains_with_ddp_under_torchrun() -> None:
-    test_torchrun.check("ddp")
+    test_torchrun.check("fsdp_digits.py", "--parallel", "ddp", "--epochs", "6")
+
+
+def test_the_tensor_parallel_example_trains_in_one_process() -> None:
+    test_torchrun.check("tensor_digits.py", launched=False)
+
+
+def test_dtensors_over_four_devices_of_one_process() -> None:
+    test_local_mesh.check()
+
+
+def test_models_train_in_two_and_three_ways_at_once() -> None:
+    succeed("combined", size=8)

@@ -203,3 +203,10 @@ def test_the_cpu_is_asked_once_per_combination_of_dtypes(monkeypatch: pytest.Mon
     for n in (701, 702, 703):
         torch.hypot(torch.ones(n, device=DEVICE), torch.ones(n, device=DEVICE))
     assert asked.count("aten::hypot") == 1
+
+
+def test_asking_the_cpu_warns_of_nothing(monkeypatch: pytest.MonkeyPatch, recwarn: pytest.WarningsRecorder) -> None:
+    # With every number cut to the same bound there is nothing left between start and end, of which PyTorch warns.
+    monkeypatch.setattr(cpu_probe, "_PASSED", {})
+    assert len(torch.arange(140807, 140935, device=DEVICE)) == 128
+    assert not recwarn.list

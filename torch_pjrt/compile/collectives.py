@@ -22,6 +22,7 @@ from jax import Array
 from torch._ops import OpOverload
 from torch.fx import GraphModule, Node
 
+from .. import _C
 from ..distributed import programs
 from ..distributed.dispatch import dispatched
 from ..eager.content import Unknown
@@ -134,11 +135,13 @@ def agree(gm: GraphModule, kind: str, index: Callable[[], int]) -> None:
     sizes = [g.size for g in groups if g is not None]
     if leader.size not in (max(sizes), prod(sizes)):
         return  # of several groups, other than the dimensions of a mesh of all ranks: who is to agree is not known
+    own_index = index()
+    if own_index >= _C.device_count():
+        return  # a mesh of this process's devices: its groups are of this process alone, and do nothing
     before = {n: n.args for n in taking_part}
     slots = {name: f"group {k}" for k, name in enumerate(names)}
     for node in taking_part:
         node.args = (*node.args[:-1], slots[_group_of(node)])
-    own_index = index()
     content = _content(gm, kind, own_index) if all(map(_divides_evenly, taking_part)) else ""
     ranks = [list(g.ranks) for g in groups if g is not None]
     said = leader.told(json.dumps([content, ranks]), f"the compiling of a graph with collectives ({kind})")

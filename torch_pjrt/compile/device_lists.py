@@ -6,10 +6,10 @@ place would be a graph break.
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Callable
 from types import CodeType, FunctionType, ModuleType
 from typing import Any
+
+from ..imported import when_imported
 
 # module -> function -> a constant in it.
 _LISTS: dict[str, tuple[str, Any]] = {
@@ -18,13 +18,10 @@ _LISTS: dict[str, tuple[str, Any]] = {
 }
 
 
-def enter_name(name: str, when_imported: Callable[[str, Callable[[], None]], None]) -> None:
+def enter_name(name: str) -> None:
     """Add the name to each list, now or as soon as its module is imported."""
     for module in _LISTS:
-        if module in sys.modules:
-            _enter(sys.modules[module], name)
-        else:
-            when_imported(module, lambda module=module: _enter(sys.modules[module], name))  # type: ignore[misc]
+        when_imported(module, lambda found: _enter(found, name))
 
 
 def _enter(module: ModuleType, name: str) -> None:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import itertools
 import os
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import jax
 import torch
@@ -13,6 +14,7 @@ from torch.fx import Node
 
 from ..eager.dump import directory, wanted
 from ..runtime.executable import Executable
+from ..runtime.spread import Spread
 from .evaluate import describe
 from .report import ProgramRecord
 
@@ -27,7 +29,8 @@ _NUMBER = itertools.count()
 def write(program: Program, record: ProgramRecord, executable: Executable, lowered: jax.stages.Lowered) -> None:
     """Write `graph_<pid>_<n>_<kind>` as `.fx.txt`, `.stablehlo.mlir` and `.hlo.txt` if a directory is set.
 
-    The user's lines stand behind the FX nodes, and in the locations of both kinds of IR.
+    The user's lines stand behind the FX nodes, and in the locations of both kinds of IR. A program of a mesh is
+    compiled for each way that its arguments lie, when they come: `.1.hlo.txt`, and so on.
     """
     path = directory()
     if path is None:
@@ -40,8 +43,14 @@ def write(program: Program, record: ProgramRecord, executable: Executable, lower
     ]
     (path / f"{stem}.fx.txt").write_text("\n".join([*header, *listing(program.nodes)]) + "\n")
     (path / f"{stem}.stablehlo.mlir").write_text(lowered.as_text(debug_info=True))
-    assert isinstance(executable.compiled, jax.stages.Compiled)
-    (path / f"{stem}.hlo.txt").write_text(executable.compiled.as_text() or "")
+    if isinstance(executable.compiled, Spread):
+        executable.compiled.then = lambda n, runtime: _write_hlo(path / f"{stem}.{n}.hlo.txt", runtime)
+    else:
+        _write_hlo(path / f"{stem}.hlo.txt", executable.runtime)
+
+
+def _write_hlo(file: Path, runtime: Any) -> None:
+    file.write_text("\n".join(module.to_string() for module in runtime.hlo_modules()))
 
 
 def listing(nodes: Sequence[Node]) -> list[str]:

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import importlib.abc
-import importlib.util
 import sys
-from collections.abc import Callable, Sequence
-from importlib.machinery import ModuleSpec
-from types import ModuleType
+from collections.abc import Callable
 from typing import Any
 
 import torch
 
+from ..imported import when_imported
 from .device_lists import enter_name
 
 _DYNAMO = "torch._dynamo"
@@ -19,41 +16,8 @@ _DYNAMO = "torch._dynamo"
 
 def register_lazily(name: str) -> None:
     """Register the backend under "pjrt" and the device's `name` as soon as Dynamo is imported, or now if it is."""
-    if _DYNAMO in sys.modules:
-        _register(name)
-    else:
-        _when_imported(_DYNAMO, lambda: _register(name))
-    enter_name(name, _when_imported)
-
-
-def _when_imported(module: str, then: Callable[[], None]) -> None:
-    sys.meta_path.insert(0, _AfterImport(module, then))
-
-
-class _AfterImport(importlib.abc.MetaPathFinder):
-    """Finds one module as Python would, once, and calls a function when it has been executed."""
-
-    def __init__(self, module: str, then: Callable[[], None]) -> None:
-        self.module = module
-        self.then = then
-
-    def find_spec(
-        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
-    ) -> ModuleSpec | None:
-        if fullname != self.module:
-            return None
-        sys.meta_path.remove(self)
-        spec = importlib.util.find_spec(fullname)
-        if spec is None or spec.loader is None:
-            return spec
-        execute = spec.loader.exec_module
-
-        def execute_and_then(module: ModuleType) -> None:
-            execute(module)
-            self.then()
-
-        spec.loader.exec_module = execute_and_then  # type: ignore[method-assign]
-        return spec
+    when_imported(_DYNAMO, lambda module: _register(name))
+    enter_name(name)
 
 
 def _register(name: str) -> None:

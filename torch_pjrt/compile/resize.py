@@ -14,8 +14,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from ..lowering import view
-from ..runtime.client import device
 from ..runtime.executable import compile_function
+from ..runtime.meshes import first_of, placement
 from .padding.arrays import Extent, Extents
 from .sizes import Sizes
 
@@ -37,7 +37,7 @@ def pad_to(shape: Sequence[int], extents: Extents, sizes: Sizes, dtype: Any, ind
         made = np.zeros(padded, dtype)
         made[inside] = np.asarray(array).reshape(real)
         with jax.enable_x64(True):
-            placed: jax.Array = jax.device_put(made.reshape(shape), device(index))
+            placed: jax.Array = jax.device_put(made.reshape(shape), placement(index))
         return placed
 
     def on_device(array: jax.Array) -> jax.Array:
@@ -55,7 +55,7 @@ def cut_from(shape: Sequence[int], extents: Extents, sizes: Sizes, dtype: Any, i
     def on_host(array: jax.Array) -> jax.Array:
         made = np.ascontiguousarray(np.asarray(array).reshape(padded)[inside]).reshape(whole)
         with jax.enable_x64(True):
-            placed: jax.Array = jax.device_put(made, device(index))
+            placed: jax.Array = jax.device_put(made, placement(index))
         return placed
 
     def on_device(array: jax.Array) -> jax.Array:
@@ -78,7 +78,7 @@ def read_view(base: Sequence[int], structure: Any, starts: int, dtype: Any, inde
 
 
 def _either(on_host: Resize, on_device: Resize, shape: tuple[int, ...], dtype: Any, index: int) -> Resize:
-    if device(index).platform == "cpu":
+    if first_of(index).platform == "cpu":
         return on_host
     executable, _ = compile_function(
         lambda inputs, *_: [on_device(inputs[0])], [jax.ShapeDtypeStruct(shape, dtype)], [None, None, None], (), index

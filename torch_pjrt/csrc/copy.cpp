@@ -230,6 +230,15 @@ at::Scalar local_scalar_dense(const at::Tensor& self) {
 
 TORCH_LIBRARY(torch_pjrt, m) {
   m.def("copy_(Tensor(a!) self, Tensor src, bool non_blocking=False) -> Tensor(a!)");
+  // The same values, each dimension spread along the axes (their names joined by commas) of a mesh, by its device
+  // index.
+  m.def("placed(Tensor self, int mesh, str[] axes) -> Tensor", {at::Tag::pt2_compliant_tag});
+}
+
+TORCH_LIBRARY_IMPL(torch_pjrt, Meta, m) {
+  m.impl("placed", [](const at::Tensor& self, int64_t /*mesh*/, const std::vector<std::string>& /*axes*/) {
+    return at::empty_like(self);
+  });
 }
 
 TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
@@ -259,6 +268,36 @@ PyObject* tensor_array(const at::Tensor& tensor, bool to_export) {
     value->exported = true;
   }
   return Py_NewRef(value->array);
+}
+
+PyObject* held_array(const at::Tensor& tensor) {
+  py::gil_scoped_acquire gil;
+  StateLock lock;
+  auto* t = tensor.unsafeGetTensorImpl();
+  const Layout* l = layout_of(*t);
+  const auto& value = cell_of(*t).value;
+  bool whole = value && value->array != nullptr && value->layout == l && covers_storage(*t, l);
+  return Py_NewRef(whole ? value->array : Py_None);
+}
+
+void replace_array(const at::Tensor& tensor, const py::object& array) {
+  auto value = value_of(tensor);
+  rebind(tensor, ready_value(value->layout, value->device, array));
+}
+
+bool replace_value(const at::Tensor& tensor, const at::Tensor& other) {
+  ValuePtr value;
+  {
+    StateLock lock;
+    auto* to = tensor.unsafeGetTensorImpl();
+    auto* from = other.unsafeGetTensorImpl();
+    const Layout* l = layout_of(*to);
+    if (layout_of(*from) != l || !covers_storage(*to, l) || !covers_storage(*from, l))
+      return false;
+    value = cell_of(*from).value;
+  }
+  rebind(tensor, std::move(value));
+  return true;
 }
 
 at::Tensor tensor_of_array(const py::object& array, c10::ScalarType dtype, c10::DeviceIndex device, bool shared) {

@@ -17,6 +17,10 @@ namespace {
 
 thread_local c10::DeviceIndex current = 0;
 
+// Devices that are several of this process's as one have the numbers behind those of the single ones.
+constexpr int kMostMeshes = 8;
+std::atomic<int> meshes{0};
+
 struct Guard final : c10::impl::DeviceGuardImplInterface {
   c10::DeviceType type() const override {
     return c10::kPrivateUse1;
@@ -57,8 +61,10 @@ struct Guard final : c10::impl::DeviceGuardImplInterface {
     TORCH_CHECK_NOT_IMPLEMENTED(
         false, device_name(), " stream ", s.id(), " has no native handle: PJRT keeps the chip's queues to itself");
   }
+  // Autograd asks, once: it starts a thread for each, also for those that come later.
   c10::DeviceIndex deviceCount() const noexcept override {
-    return device_count();
+    auto single = device_count();
+    return single > 1 ? static_cast<c10::DeviceIndex>(single + kMostMeshes) : single;
   }
   c10::DeviceCapability getDeviceCapability(c10::Device /*d*/) const override {
     py::gil_scoped_acquire gil;
@@ -135,13 +141,30 @@ c10::DeviceIndex device_count() {
   return static_cast<c10::DeviceIndex>(n);
 }
 
+c10::DeviceIndex add_mesh() {
+  TORCH_CHECK(
+      device_count() > 1 && meshes < kMostMeshes,
+      "a process has up to ",
+      kMostMeshes,
+      " different meshes of its own devices, of which it must have two or more; this is number ",
+      meshes + 1,
+      ", and it has ",
+      static_cast<int>(device_count()),
+      " device(s)");
+  return static_cast<c10::DeviceIndex>(device_count() + meshes++);
+}
+
+int mesh_count() {
+  return meshes;
+}
+
 void check_device(c10::DeviceIndex device) {
   if (device_count() == 0) {
     py::gil_scoped_acquire gil;
     bridge().no_device();
   }
   TORCH_CHECK(
-      device >= 0 && device < device_count(),
+      device >= 0 && device < device_count() + meshes,
       device_name(),
       ":",
       static_cast<int>(device),

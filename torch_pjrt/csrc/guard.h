@@ -15,6 +15,9 @@ c10::DeviceIndex index_of(std::optional<c10::Device> device);
 void set_current_device(c10::DeviceIndex device);
 // The number of devices, asked of Python once (it starts a PJRT client only where nothing cheaper can tell).
 c10::DeviceIndex device_count();
+// The index of one more device: several of this process's as one (runtime/meshes.py). Raises if there are too many.
+c10::DeviceIndex add_mesh();
+int mesh_count();
 // Raises unless the device exists; if there is none at all, says why and how to get one.
 void check_device(c10::DeviceIndex device);
 // (free, total) bytes, asked of the runtime.

@@ -17,6 +17,12 @@ namespace torch_pjrt {
 
 void register_hooks();
 PyObject* tensor_array(const at::Tensor& tensor, bool to_export);
+// The array that is the tensor's whole storage; None if it is not made yet, or if the tensor is a view of it.
+PyObject* held_array(const at::Tensor& tensor);
+// Puts another array of the same content there.
+void replace_array(const at::Tensor& tensor, const py::object& array);
+// Puts another tensor's content there, if both are the whole of their storages and laid out alike.
+bool replace_value(const at::Tensor& tensor, const at::Tensor& other);
 at::Tensor tensor_of_array(const py::object& array, c10::ScalarType dtype, c10::DeviceIndex device, bool shared);
 
 namespace {
@@ -65,12 +71,33 @@ Bridge& bridge() {
 
 } // namespace torch_pjrt
 
+namespace torch_pjrt {
+namespace {
+
+struct Deaf final : c10::WarningHandler {
+  void process(const c10::Warning& /*warning*/) override {}
+};
+
+// What the function returns; warnings of PyTorch's C++ go nowhere. Python's filters come too late for those: they are
+// kept until the outermost call from Python returns.
+py::object without_warnings(const py::function& function) {
+  Deaf deaf;
+  c10::WarningUtils::WarningHandlerGuard guard(&deaf);
+  return function();
+}
+
+} // namespace
+} // namespace torch_pjrt
+
 PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
   using namespace torch_pjrt;
   register_hooks();
   register_recorders();
   m.def("set_bridge", &set_bridge);
   m.def("device_count", &device_count, py::call_guard<py::gil_scoped_release>());
+  m.def("without_warnings", &without_warnings);
+  m.def("add_mesh", &add_mesh, py::call_guard<py::gil_scoped_release>());
+  m.def("mesh_count", &mesh_count);
   m.def("current_device", &current_device);
   m.def("set_device", [](int index) {
     TORCH_CHECK(index >= 0 && index < 128, "invalid device index ", index);
@@ -113,6 +140,9 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
   m.def("live_arrays", [](int device) { return live_arrays(static_cast<c10::DeviceIndex>(device)); });
   m.def("array", [](const at::Tensor& t) { return py::reinterpret_steal<py::object>(tensor_array(t, false)); });
   m.def("exported_array", [](const at::Tensor& t) { return py::reinterpret_steal<py::object>(tensor_array(t, true)); });
+  m.def("held_array", [](const at::Tensor& t) { return py::reinterpret_steal<py::object>(held_array(t)); });
+  m.def("replace_array", &replace_array);
+  m.def("replace_value", &replace_value);
   m.def("tensor_of_array", [](const py::object& array, at::ScalarType dtype, int device, bool shared) {
     return tensor_of_array(array, dtype, static_cast<c10::DeviceIndex>(device), shared);
   });

@@ -38,7 +38,7 @@ void register_recorders() {
   auto& dispatcher = c10::Dispatcher::singleton();
   static auto* handles = new std::vector<c10::RegistrationHandleRAII>;
   for (const auto& name : dispatcher.getAllOpNames()) {
-    if (name.name.rfind("aten::", 0) != 0 && name.name != "torch_pjrt::copy_")
+    if (name.name.rfind("aten::", 0) != 0 && name.name.rfind("torch_pjrt::", 0) != 0)
       continue;
     auto op = dispatcher.findSchema(name);
     // clone is PyTorch's composite of empty_like and copy_, which shares the value where it can.

@@ -30,11 +30,11 @@ class DeviceProperties:
 
 def get_device_properties(device: Any = None) -> DeviceProperties:
     """The properties of a device (index, string, torch.device or None for the current one)."""
-    from ..runtime.client import device as pjrt_device
     from ..runtime.memory import memory_info
+    from ..runtime.meshes import first_of
 
     index = index_of(device)
-    d = pjrt_device(index)
+    d = first_of(index)
     return DeviceProperties(d.device_kind, d.platform, memory_info(index)[1], d.process_index, d.local_hardware_id)
 
 
@@ -52,11 +52,11 @@ def get_device_capability(device: Any = None) -> dict[str, Any]:
 
 def can_device_access_peer(device: Any, peer_device: Any) -> bool:
     """Whether tensors can be copied from one device to the other without the host: between any two different ones."""
-    from ..runtime.client import device as pjrt_device
+    from ..runtime.meshes import devices_of
 
     index, peer = index_of(device), index_of(peer_device)
     for i in (index, peer):
-        pjrt_device(i)
+        devices_of(i)
     return index != peer
 
 

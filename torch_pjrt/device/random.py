@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import torch
@@ -13,15 +13,18 @@ from .devices import current_device, device_count, index_of
 
 
 class _DefaultGenerators:
-    """The default generators by device index, made on first use."""
+    """The default generators by device index, made on first use. Meshes of the process's devices come last."""
 
     def __getitem__(self, index: int) -> torch.Generator:
-        if not 0 <= index < device_count():
-            raise IndexError(f"device index {index} out of range: there are {device_count()} devices")
+        if not 0 <= index < len(self):
+            raise IndexError(f"device index {index} out of range: there are {len(self)} devices")
         return _C.default_generator(index)
 
     def __len__(self) -> int:
-        return device_count()
+        return device_count() + _C.mesh_count()
+
+    def __iter__(self) -> Iterator[torch.Generator]:
+        return (self[index] for index in range(len(self)))
 
 
 default_generators = _DefaultGenerators()
@@ -34,8 +37,8 @@ def manual_seed(seed: int) -> None:
 
 def manual_seed_all(seed: int) -> None:
     """Seed every device's generator."""
-    for index in range(device_count()):
-        default_generators[index].manual_seed(int(seed))
+    for generator in default_generators:
+        generator.manual_seed(int(seed))
 
 
 def seed() -> int:
@@ -67,7 +70,7 @@ def set_rng_state(new_state: torch.Tensor, device: Any = None) -> None:
 
 def get_rng_state_all() -> list[torch.Tensor]:
     """The states of all devices' generators."""
-    return [get_rng_state(i) for i in range(device_count())]
+    return [get_rng_state(i) for i in range(len(default_generators))]
 
 
 def set_rng_state_all(new_states: Iterable[torch.Tensor]) -> None:

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import functools
-import importlib.abc
-import importlib.machinery
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
+from ..imported import when_imported
 from .devices import index_of
-
-_MODULE = "safetensors"
 
 
 def install(name: str) -> None:
@@ -20,10 +17,7 @@ def install(name: str) -> None:
 
     The module is changed when the program imports it, or now if it has.
     """
-    if _MODULE in sys.modules:
-        _translate(sys.modules[_MODULE], name)
-    else:
-        sys.meta_path.insert(0, _Finder(name))
+    when_imported("safetensors", lambda module: _translate(module, name))
 
 
 def _translate(module: ModuleType, name: str) -> None:
@@ -36,31 +30,6 @@ def _translate(module: ModuleType, name: str) -> None:
         return open_file(filename, framework=framework, device=device, **kwargs)
 
     module.safe_open = safe_open  # type: ignore[attr-defined]
-    torch_side = sys.modules.get(f"{_MODULE}.torch")
+    torch_side = sys.modules.get("safetensors.torch")
     if torch_side is not None:
         torch_side.safe_open = safe_open  # type: ignore[attr-defined]
-
-
-class _Finder(importlib.abc.MetaPathFinder):
-    """Finds the module as the other finders do, once, and changes it when it has been executed."""
-
-    def __init__(self, name: str) -> None:
-        self.name = name
-
-    def find_spec(
-        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
-    ) -> importlib.machinery.ModuleSpec | None:
-        if fullname != _MODULE:
-            return None
-        sys.meta_path.remove(self)
-        spec = importlib.machinery.PathFinder.find_spec(fullname, path, target)
-        if spec is None or spec.loader is None:
-            return spec
-        execute = spec.loader.exec_module
-
-        def exec_module(module: ModuleType) -> None:
-            execute(module)
-            _translate(module, self.name)
-
-        spec.loader.exec_module = exec_module  # type: ignore[method-assign]
-        return spec

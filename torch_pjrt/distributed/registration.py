@@ -13,6 +13,7 @@ from torch.distributed import distributed_c10d
 
 from .. import _C
 from ..runtime.unwatched import unwatched
+from . import local_mesh
 
 if TYPE_CHECKING:
     from torch._C._distributed_c10d import Backend, _DistributedBackendOptions
@@ -33,6 +34,7 @@ def register(name: str) -> None:
         dist.Backend.register_backend(name, create, extended_api=True, devices=[name])
         _make_it_the_default(name)
         _give_it_timeouts(name)
+        local_mesh.install(name)
 
 
 def _make_it_the_default(name: str) -> None:

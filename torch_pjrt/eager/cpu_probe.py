@@ -19,6 +19,8 @@ from torch import Tensor
 from torch._ops import OpOverload
 from torch.utils._pytree import tree_leaves
 
+from .. import _C
+
 # What runs on the CPU in place of an op that only an accelerator has.
 _ON_CPU = {"aten::convolution_overrideable": torch.ops.aten.convolution.default}
 # Private ops that a program reaches through a public one of the same meaning. The others, and the gradients, take what
@@ -123,7 +125,7 @@ def _ask(op: OpOverload, given: Mapping[str, Any], replaced: Mapping[torch.dtype
     try:
         with torch._C._DisableAutocast(), warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            results = op(*args, **kwargs)
+            results = _C.without_warnings(lambda: op(*args, **kwargs))
     except NotImplementedError as error:
         if "Could not run" in str(error):  # there is no CPU kernel to ask
             raise _Inconclusive from error

@@ -11,6 +11,7 @@ from jax import Array, lax
 from jax.nn import sigmoid, softplus
 
 from .registry import lower, pointwise
+from .rng import random_bits
 from .widen import widen
 
 
@@ -263,8 +264,7 @@ def rrelu_with_noise_functional(
         return leaky_relu(self, (lower + upper) / 2), noise
     x = widen(self)
     # 24 random bits fill a float32's mantissa.
-    _, bits = lax.rng_bit_generator(key, x.shape, np.uint32, algorithm=lax.RandomAlgorithm.RNG_PHILOX)
-    uniform = (bits >> np.uint32(8)).astype(np.float32) * np.float32(2**-24)
+    uniform = (random_bits(key, x.shape) >> np.uint32(8)).astype(np.float32) * np.float32(2**-24)
     slopes = jnp.where(x <= 0, lower + (upper - lower) * uniform, 1).astype(x.dtype)
     return x * slopes, slopes
 

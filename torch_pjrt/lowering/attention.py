@@ -15,6 +15,7 @@ from jax import Array, lax
 
 from .matmul import precision
 from .registry import lower
+from .rng import random_bits
 from .widen import widen
 
 
@@ -210,7 +211,7 @@ def _einsum(equation: str, x: Array, y: Array) -> Array:
 
 def _dropout(random_key: Array, shape: Sequence[int], p: float) -> Array:
     """What each probability is multiplied by: 0 with probability p, else 1 / (1 - p)."""
-    _, bits = lax.rng_bit_generator(random_key, shape, np.uint32, algorithm=lax.RandomAlgorithm.RNG_PHILOX)
+    bits = random_bits(random_key, shape)
     if p >= 1:
         return jnp.zeros(shape, np.float32)
     return jnp.where(bits >= np.uint32(min(p * 2**32, 2**32 - 1)), np.float32(1 / (1 - p)), np.float32(0))

@@ -15,6 +15,7 @@ import numpy as np
 import torch
 from jax import Array, lax
 
+from ..runtime.meshes import on_each_device
 from .check import require
 from .dtypes import opmath, promote, to_numpy, to_torch
 from .registry import lower
@@ -29,7 +30,8 @@ def random_bits(key: Array, shape: Sequence[int], dtype: np.dtype | type = np.ui
     """Independent uniform bits, uint32 or uint64."""
     if math.prod(shape) == 0:
         return jnp.zeros(tuple(shape), dtype)
-    return lax.rng_bit_generator(key, tuple(shape), dtype, algorithm=lax.RandomAlgorithm.RNG_PHILOX)[1]
+    # XLA's partitioner gives each device a generator of its own, so that the numbers would depend on the mesh.
+    return on_each_device(lax.rng_bit_generator(key, tuple(shape), dtype, algorithm=lax.RandomAlgorithm.RNG_PHILOX)[1])
 
 
 def subkeys(key: Array, count: int, step: Array | None = None) -> Array:

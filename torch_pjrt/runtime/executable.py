@@ -1,4 +1,4 @@
-"""Compile a function of arrays for one device, and call it with as little as possible in between."""
+"""Compile a function of arrays for a device (or a mesh of them), and call it with as little as possible in between."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from typing import Any, TypeVar
 
 import jax
 import numpy as np
-from jax.sharding import SingleDeviceSharding
 
 from . import cache, stored
-from .client import device
 from .defaults import default_options
 from .in_flight import dispatched
 from .members import Members
+from .meshes import mesh_of, placement, tracing_for
 from .metrics import METRICS
+from .spread import Spread
 
 _Result = TypeVar("_Result")
 
@@ -81,7 +81,8 @@ def compile_function(
     started = time.perf_counter()
     takes = (parameters[0] is not None, parameters[1] is not None, parameters[2] is not None)
     asked = {**default_options(), **(options or {})}
-    kept = content is not None and members is None and cache.directory() is not None
+    mesh = mesh_of(index)
+    kept = content is not None and members is None and mesh is None and cache.directory() is not None
     key = None if content is None or not kept else cache.key_of(repr(sorted(asked.items())), content)
     if key is not None:
         loaded = _load(key, index)
@@ -91,25 +92,26 @@ def compile_function(
             noted, memory = loaded.notes
             return Executable(loaded.call, loaded.runtime, takes, noted, index, memory), None
         started = time.perf_counter()
-    placement = SingleDeviceSharding(device(index)) if members is None else members.sharding
-    placed = [jax.ShapeDtypeStruct(s.shape, s.dtype, sharding=placement) for s in inputs]
-    present = [jax.ShapeDtypeStruct(p.shape, p.dtype, sharding=placement) for p in parameters if p is not None]
+    placed_at = placement(index) if members is None else members.sharding
+    placed = [jax.ShapeDtypeStruct(s.shape, s.dtype, sharding=placed_at) for s in inputs]
+    present = [jax.ShapeDtypeStruct(p.shape, p.dtype, sharding=placed_at) for p in parameters if p is not None]
 
     def flat(*args: jax.Array) -> list[jax.Array]:
         given = iter(args[len(placed) :])
-        return fn(list(args[: len(placed)]), *(None if p is None else next(given) for p in parameters))
+        with tracing_for(mesh):
+            return fn(list(args[: len(placed)]), *(None if p is None else next(given) for p in parameters))
 
     with jax.enable_x64(True), warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="Some donated buffers were not usable")
         function = flat if members is None else members.spread(flat)
-        jitted = jax.jit(function, donate_argnums=tuple(donate), keep_unused=True, out_shardings=placement)
-        lowered = jitted.lower(*placed, *present)
+        jitted = functools.partial(jax.jit, function, donate_argnums=tuple(donate), keep_unused=True)
+        if mesh is not None:
+            lowered = jitted().lower(*placed, *present)
+            spread = Spread([*placed, *present], placed_at, lambda given: _lower_and_compile(jitted(), given, asked))
+            return Executable(spread, spread, takes, notes(), index), lowered
+        lowered = jitted(out_shardings=placed_at).lower(*placed, *present)
         compiled = _interruptible(functools.partial(_compile, lowered, asked))
-    took = time.perf_counter() - started
-    METRICS.executables_compiled += 1
-    METRICS.compile_seconds += took
-    if took > _LONG_COMPILE:
-        _return_compiler_memory()
+    _note_compiling(started)
     memory = working_memory(compiled)
     if key is not None:
         _store(key, compiled, [notes(), memory])
@@ -161,6 +163,27 @@ def _warn_of_storing(reason: str) -> None:
 def _compile(lowered: jax.stages.Lowered, options: dict[str, Any]) -> jax.stages.Compiled:
     with jax.enable_x64(True):  # which is a thread's own
         return lowered.compile(compiler_options=options)
+
+
+def _lower_and_compile(
+    jitted: Any, arguments: Sequence[jax.ShapeDtypeStruct], options: dict[str, Any]
+) -> jax.stages.Compiled:
+    """For arguments that lie so. Lowers again, since JAX lowers for arguments that lie in one way."""
+    started = time.perf_counter()
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="Some donated buffers were not usable")
+        lowered = jitted.lower(*arguments)
+        compiled = _interruptible(functools.partial(_compile, lowered, options))
+    _note_compiling(started)
+    return compiled
+
+
+def _note_compiling(started: float) -> None:
+    took = time.perf_counter() - started
+    METRICS.executables_compiled += 1
+    METRICS.compile_seconds += took
+    if took > _LONG_COMPILE:
+        _return_compiler_memory()
 
 
 def _interruptible(work: Callable[[], _Result]) -> _Result:

@@ -57,6 +57,9 @@ def _known_by(results: list[jax.Array]) -> _Result:
 
 def _same_buffer(array: jax.Array) -> jax.Array:
     """Another array over the same memory. JAX's public way to it, `addressable_data`, takes 4 µs, this one 0.2."""
+    if not array.is_fully_replicated:
+        part: jax.Array = array.addressable_data(0)
+        return part
     made: jax.Array = array._fully_replicated_shard()  # type: ignore[attr-defined]
     return made
 

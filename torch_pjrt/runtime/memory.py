@@ -47,13 +47,13 @@ def _live_array(described: tuple[int, int, tuple[int, ...], str | None, int]) ->
 
 
 def memory_info(index: int) -> tuple[int, int]:
-    """(free, total) bytes. Platforms that live in host memory (cpu) report the host's."""
-    from .client import device
+    """(free, total) bytes, a mesh's of all its devices together; where the memory is the host's (cpu), the host's."""
+    from .meshes import devices_of
 
-    stats = device(index).memory_stats()
-    if stats and "bytes_limit" in stats:
-        total = int(stats["bytes_limit"])
-        return total - int(stats.get("bytes_in_use", 0)), total
+    stats = [d.memory_stats() for d in devices_of(index)]
+    if all(s and "bytes_limit" in s for s in stats):
+        total = sum(int(s["bytes_limit"]) for s in stats)
+        return total - sum(int(s.get("bytes_in_use", 0)) for s in stats), total
     page = os.sysconf("SC_PAGE_SIZE")
     return os.sysconf("SC_AVPHYS_PAGES") * page, os.sysconf("SC_PHYS_PAGES") * page
 

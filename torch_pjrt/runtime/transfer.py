@@ -9,7 +9,8 @@ import numpy as np
 import torch
 
 from ..lowering.dtypes import to_numpy, to_torch
-from .client import check_not_forked, device
+from .client import check_not_forked
+from .meshes import placement
 from .metrics import METRICS
 from .waiting import until_ready
 
@@ -27,7 +28,7 @@ def upload(tensor: torch.Tensor, index: int) -> jax.Array:
     METRICS.bytes_to_device += array.nbytes
     with jax.enable_x64(True):
         # `array` is ours alone, so the runtime may keep it instead of copying it once more.
-        placed: jax.Array = jax.device_put(array, device(index))
+        placed: jax.Array = jax.device_put(array, placement(index))
     return placed
 
 
@@ -52,7 +53,8 @@ def host_view(array: np.ndarray) -> torch.Tensor:
 
 def transfer(array: jax.Array, index: int) -> jax.Array:
     """The array on another device of the platform."""
-    moved: jax.Array = jax.device_put(array, device(index))
+    with jax.enable_x64(True):
+        moved: jax.Array = jax.device_put(array, placement(index))
     return moved
 
 

@@ -1,0 +1,336 @@
+"""DTensors over four devices of one process are what they are on the CPU. `test_local_mesh.py` runs this with four."""
+
+from __future__ import annotations
+
+import copy
+import itertools
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed.checkpoint as checkpoint
+import torch.distributed.tensor as dtensors
+from torch import Tensor, nn
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from torch.distributed.tensor import DTensor, Placement, Replicate, Shard, distribute_module, distribute_tensor
+from torch.distributed.tensor.parallel import (
+    ColwiseParallel,
+    RowwiseParallel,
+    SequenceParallel,
+    loss_parallel,
+    parallelize_module,
+)
+
+from torch_pjrt import _C
+
+NAME = torch._C._get_privateuse1_backend_name()
+DEVICE = getattr(torch, NAME)
+PLACEMENTS: list[Placement] = [Replicate(), Shard(0), Shard(1)]
+
+
+@pytest.fixture(scope="module")
+def mesh() -> DeviceMesh:
+    return init_device_mesh(NAME, (4,), mesh_dim_names=("tp",))
+
+
+@pytest.fixture(scope="module")
+def plane() -> DeviceMesh:
+    return init_device_mesh(NAME, (2, 2), mesh_dim_names=("dp", "tp"))
+
+
+def parts(t: Tensor) -> set[tuple[int, ...]]:
+    """The shapes of what the devices hold."""
+    local = t.to_local() if isinstance(t, DTensor) else t
+    array = _C.array(local.detach())
+    assert len(array.sharding.device_set) == 4
+    return {shard.data.shape for shard in array.addressable_shards}
+
+
+def whole(t: Tensor) -> Tensor:
+    return (t.full_tensor() if isinstance(t, DTensor) else t).detach().cpu()
+
+
+def mlp() -> nn.Module:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(8, 16), nn.GELU(), nn.Linear(16, 8))
+
+
+def batch(step: int) -> tuple[Tensor, Tensor]:
+    drawn = torch.Generator().manual_seed(step)
+    return torch.randn(8, 8, generator=drawn), torch.randn(8, 8, generator=drawn)
+
+
+def train(net: nn.Module, bring: Callable[[Tensor], Tensor], steps: int = 3) -> list[float]:
+    """The losses of a few steps, with all that a training loop does to gradients."""
+    optimizer = torch.optim.AdamW(net.parameters(), 0.01)
+    losses = []
+    for step in range(steps):
+        x, y = map(bring, batch(step))
+        loss = nn.functional.mse_loss(net(x), y)
+        loss.backward()
+        nn.utils.clip_grad_norm_(net.parameters(), 0.5)
+        optimizer.step()
+        optimizer.zero_grad()
+        losses.append(float(whole(loss)))
+    return losses
+
+
+def hold(net: nn.Module, losses: list[float], alone: nn.Module) -> None:
+    torch.testing.assert_close(losses, train(alone, lambda t: t), rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close([whole(p) for p in net.parameters()], list(alone.parameters()), rtol=1e-3, atol=1e-4)
+
+
+def test_tensors_lie_as_their_placements_say(mesh: DeviceMesh) -> None:
+    x = torch.randn(8, 12)
+    wanted = {Replicate(): (8, 12), Shard(0): (2, 12), Shard(1): (8, 3)}
+    for placement, part in wanted.items():
+        d = distribute_tensor(x, mesh, [placement])
+        assert parts(d) == {part}
+        assert torch.equal(whole(d), x)
+        for target, moved in wanted.items():
+            r = d.redistribute(mesh, [target])
+            assert r.placements == (target,)
+            assert parts(r) == {moved}
+            assert torch.equal(whole(r), x)
+
+
+def test_a_dimension_that_does_not_divide_lies_whole(mesh: DeviceMesh) -> None:
+    x = torch.randn(5, 3)
+    d = distribute_tensor(x, mesh, [Shard(0)])
+    assert parts(d) == {(5, 3)}
+    torch.testing.assert_close(whole(d.exp().sum(0)), x.exp().sum(0))
+    assert distribute_tensor(torch.randn(0, 4), mesh, [Shard(0)]).sum().item() == 0
+    assert distribute_tensor(torch.tensor(3.0), mesh, [Replicate()]).item() == 3
+
+
+def test_ops_of_every_pair_of_placements_are_the_cpus(mesh: DeviceMesh) -> None:
+    x, y = torch.randn(8, 8), torch.randn(8, 8)
+    ops: list[Callable[[Any, Any], Tensor]] = [
+        torch.mm,
+        lambda a, b: a + b.t(),
+        lambda a, b: torch.cat([a, b], 1).cumsum(1),
+        lambda a, b: nn.functional.layer_norm(a * b, (8,)).softmax(0),
+        lambda a, b: torch.where(a > b, a, b).view(4, 16).amax(1),
+        lambda a, b: torch.nn.functional.embedding(a.argsort(0), b),
+    ]
+    for p, q in itertools.product(PLACEMENTS, PLACEMENTS):
+        a, b = distribute_tensor(x, mesh, [p]), distribute_tensor(y, mesh, [q])
+        for op in ops:
+            torch.testing.assert_close(whole(op(a, b)), op(x, y), rtol=1e-5, atol=1e-5)
+
+
+def test_a_model_is_trained_tensor_parallel(mesh: DeviceMesh) -> None:
+    net = mlp().to(mesh.device_type)
+    parallelize_module(net, mesh, {"0": ColwiseParallel(), "2": RowwiseParallel()})
+    assert [parts(p) for p in net.parameters()] == [{(4, 8)}, {(4,)}, {(8, 4)}, {(8,)}]
+    losses = train(net, lambda t: t.to(mesh.device_type))
+    assert [parts(p) for p in net.parameters()] == [{(4, 8)}, {(4,)}, {(8, 4)}, {(8,)}]
+    hold(net, losses, mlp())
+
+
+def test_a_model_that_never_names_the_mesh_is_trained_tensor_parallel(mesh: DeviceMesh) -> None:
+    DEVICE.set_device(mesh.device_type)  # as making the mesh does
+    net = parallelize_module(mlp(), mesh, {"0": ColwiseParallel(), "2": RowwiseParallel()})
+    losses = train(net, lambda t: t.to(NAME))
+    hold(net, losses, mlp())
+
+
+def test_a_model_is_trained_sequence_parallel_with_a_parallel_loss(mesh: DeviceMesh) -> None:
+    class Block(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            torch.manual_seed(0)
+            self.norm, self.up, self.down, self.head = (
+                nn.LayerNorm(8),
+                nn.Linear(8, 16),
+                nn.Linear(16, 8),
+                nn.Linear(8, 12),
+            )
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.head(self.down(torch.relu(self.up(self.norm(x)))) + x)
+
+    plan = {
+        "norm": SequenceParallel(),
+        "up": ColwiseParallel(input_layouts=Shard(1)),
+        "down": RowwiseParallel(output_layouts=Shard(1)),
+        "head": ColwiseParallel(input_layouts=Shard(1), use_local_output=False),
+    }
+    net, alone = Block().to(mesh.device_type), Block()
+    parallelize_module(net, mesh, plan)
+    x, target = torch.randn(2, 8, 8), torch.randint(12, (2, 8))
+    expected = nn.functional.cross_entropy(alone(x).flatten(0, 1), target.flatten())
+    expected.backward()
+    with loss_parallel():
+        out = net(x.to(mesh.device_type)).flatten(0, 1)
+        loss = nn.functional.cross_entropy(out, target.to(mesh.device_type).flatten())
+        loss.backward()
+    torch.testing.assert_close(whole(loss), expected.detach())
+    for p, q in zip(net.parameters(), alone.parameters(), strict=True):
+        torch.testing.assert_close(whole(p.grad), q.grad, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+def test_a_model_is_trained_data_parallel(mesh: DeviceMesh, compiled: bool) -> None:
+    torch._dynamo.reset()
+    net = distribute_module(mlp(), mesh)
+    step = torch.compile(net, backend="pjrt") if compiled else net
+    losses = train(step, lambda t: distribute_tensor(t, mesh, [Shard(0)]))
+    hold(net, losses, mlp())
+
+
+def test_a_model_is_split_over_two_dimensions(plane: DeviceMesh) -> None:
+    assert plane["tp"].device_type == plane.device_type
+
+    def split(name: str, module: nn.Module, mesh: DeviceMesh) -> None:
+        for key, p in module.named_parameters(recurse=False):
+            placements = [Replicate(), Shard(0)] if p.ndim == 2 else [Replicate(), Replicate()]
+            setattr(module, key, nn.Parameter(distribute_tensor(p, mesh, placements)))
+
+    net = distribute_module(mlp(), plane, split)
+    assert parts(net[0].weight) == {(8, 8)}
+    losses = train(net, lambda t: distribute_tensor(t, plane, [Shard(0), Replicate()]))
+    hold(net, losses, mlp())
+    both = distribute_tensor(torch.randn(8, 8), plane, [Shard(0), Shard(0)])
+    assert parts(both) == {(2, 8)}
+    assert parts(distribute_tensor(torch.randn(8, 8), plane["tp"], [Shard(1)])) == {(8, 4)}
+    assert parts(distribute_tensor(torch.randn(8, 8), plane["dp", "tp"]._flatten(), [Shard(1)])) == {(8, 2)}
+
+
+def test_the_program_is_spread_and_not_repeated(mesh: DeviceMesh) -> None:
+    # Each device multiplies its own rows: a quarter of the whole product's work.
+    from torch_pjrt.runtime.spread import Spread
+
+    made: list[Spread] = []
+    called = Spread.__call__
+
+    def note(self: Spread, *arguments: Any) -> Any:
+        made.append(self)
+        return called(self, *arguments)
+
+    x = distribute_tensor(torch.randn(64, 64), mesh, [Shard(0)])
+    w = distribute_tensor(torch.randn(64, 64), mesh, [Replicate()])
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Spread, "__call__", note)
+        y = x @ w
+        assert parts(y) == {(16, 64)}
+    assert made[-1].cost_analysis()["flops"] == pytest.approx(2 * 64**3 / 4, rel=0.1)
+
+
+def test_optimizers_keep_their_state_where_the_parameters_are(mesh: DeviceMesh) -> None:
+    p = nn.Parameter(distribute_tensor(torch.randn(16, 8), mesh, [Shard(0)]))
+    optimizer = torch.optim.AdamW([p], 0.1)
+    for _ in range(2):
+        (p * p).sum().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    assert parts(p) == {(4, 8)}
+    assert parts(optimizer.state[p]["exp_avg"]) == {(4, 8)}
+    assert parts(optimizer.state[p]["exp_avg_sq"]) == {(4, 8)}
+
+
+def test_tensors_made_there_are_those_that_a_single_device_makes(mesh: DeviceMesh) -> None:
+    torch.manual_seed(3)
+    single = [torch.randn(8, 4, device=f"{NAME}:0"), torch.nn.functional.dropout(torch.ones(8, 4, device=f"{NAME}:0"))]
+    torch.manual_seed(3)
+    drawn = dtensors.randn(8, 4, device_mesh=mesh, placements=[Shard(0)])
+    dropped = nn.functional.dropout(dtensors.ones(8, 4, device_mesh=mesh, placements=[Shard(0)]))
+    assert parts(drawn) == {(2, 4)}
+    assert [whole(drawn).tolist(), whole(dropped).tolist()] == [s.cpu().tolist() for s in single]
+    assert parts(dtensors.zeros(8, 4, device_mesh=mesh, placements=[Shard(1)])) == {(8, 1)}
+
+
+def test_local_tensors_are_whole_and_go_back(mesh: DeviceMesh) -> None:
+    x = torch.randn(8, 4, requires_grad=True)
+    d = DTensor.from_local(x, mesh, [Shard(0)], run_check=False)
+    assert d.shape == (8, 4)
+    assert d.to_local().shape == (8, 4)
+    (d * 2).to_local().sum().backward()
+    assert x.grad is not None
+    assert torch.equal(x.grad, torch.full((8, 4), 2.0))
+
+
+def test_values_are_read_printed_copied_and_saved(mesh: DeviceMesh, tmp_path: Path) -> None:
+    x = torch.arange(16.0).view(4, 4)
+    d = distribute_tensor(x, mesh, [Shard(0)])
+    assert "DTensor" in repr(d)
+    assert d.sum().item() == 120
+    assert torch.equal(whole(copy.deepcopy(d)), x)
+    torch.save({"d": d, "local": d.to_local()}, tmp_path / "d.pt")
+    loaded = torch.load(tmp_path / "d.pt", weights_only=False)
+    assert torch.equal(whole(loaded["d"]), x)
+    assert loaded["local"].device == d.device
+    assert torch.load(tmp_path / "d.pt", weights_only=False, map_location="cpu")["local"].device.type == "cpu"
+    plain = torch.ones(4, device=mesh.device_type)
+    assert (plain + 1).tolist() == [2, 2, 2, 2]
+    assert plain.to(f"{NAME}:0").device.index == 0
+    assert DEVICE.memory_allocated(mesh.device_type) > 0
+    assert DEVICE.device_count() == 4
+
+
+def test_dtensors_of_one_parameter_share_its_memory(mesh: DeviceMesh) -> None:
+    for x in (torch.zeros(4, 4), torch.zeros(4, 4, device=mesh.device_type)):  # with an array, and with none yet
+        p = nn.Parameter(distribute_tensor(x, mesh, [Shard(0)]))
+        for number, same in enumerate((p.data, p.detach(), DTensor.from_local(p.data.to_local(), mesh, [Shard(0)])), 1):
+            same.to_local().fill_(number)
+            assert whole(p).eq(number).all()
+
+
+def test_checkpoints_are_written_and_read(mesh: DeviceMesh, tmp_path: Path) -> None:
+    net, other = (parallelize_module(mlp(), mesh, {"0": ColwiseParallel(), "2": RowwiseParallel()}) for _ in range(2))
+    with torch.no_grad():
+        for p in other.parameters():
+            p.zero_()
+    checkpoint.save({"net": net.state_dict()}, checkpoint_id=tmp_path)
+    checkpoint.load({"net": other.state_dict()}, checkpoint_id=tmp_path)
+    for p, q in zip(net.parameters(), other.parameters(), strict=True):
+        assert torch.equal(whole(p), whole(q))
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.int64, torch.complex128, torch.bool, torch.bfloat16])
+def test_dtypes_stay_what_they_are(mesh: DeviceMesh, dtype: torch.dtype) -> None:
+    x = (torch.arange(8) + 2**40).view(4, 2).to(dtype)
+    d = distribute_tensor(x, mesh, [Shard(0)])
+    assert torch.equal(whole(d), x)
+    assert torch.equal(d.to_local().to(f"{NAME}:1").to(mesh.device_type).cpu(), x)
+
+
+def test_programs_without_arguments_run_on_the_meshs_devices(mesh: DeviceMesh) -> None:
+    some = DeviceMesh(NAME, [2, 3])
+    made = torch.zeros(4, device=some.device_type) + torch.arange(4, device=some.device_type)
+    assert {d.id for d in _C.array(made).sharding.device_set} == {2, 3}
+    assert (made + torch.ones(4, device=some.device_type)).tolist() == [1, 2, 3, 4]
+
+
+def test_fsdp_over_one_process_is_refused(mesh: DeviceMesh) -> None:
+    from torch.distributed.fsdp import fully_shard
+
+    with pytest.raises(ValueError, match=r"fully_shard .* splits the batch between processes"):
+        fully_shard(mlp(), mesh=mesh)
+
+
+def test_what_is_compiled_is_dumped(mesh: DeviceMesh, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TORCH_PJRT_DUMP", str(tmp_path))
+    torch._dynamo.reset()
+    double = torch.compile(lambda t: (t @ t) * 2, backend="pjrt")
+    assert whole(double(distribute_tensor(torch.eye(8), mesh, [Shard(0)]))).sum() == 16
+    written = [file.read_text() for file in tmp_path.glob("graph_*.1.hlo.txt")]
+    assert any("num_partitions=4" in text for text in written)
+
+
+def test_an_index_out_of_range_is_an_error_there_too(mesh: DeviceMesh) -> None:
+    table = distribute_tensor(torch.randn(8, 4), mesh, [Shard(1)])
+    rows = distribute_tensor(torch.tensor([1, 9]), mesh, [Replicate()])
+    with pytest.raises(IndexError, match="index 9"):
+        nn.functional.embedding(rows, table).to_local().cpu()
+
+
+def test_meshes_that_cannot_be_are_refused(mesh: DeviceMesh) -> None:
+    with pytest.raises(ValueError, match=r"a mesh of 8 devices: this process has 4"):
+        init_device_mesh(NAME, (8,))
+    with pytest.raises(ValueError, match=r"this process has 4"):
+        DeviceMesh(NAME, [3, 4])
+    assert init_device_mesh(NAME, (4,), mesh_dim_names=("tp",)) == mesh
+    assert parts(distribute_tensor(torch.ones(4, 4), DeviceMesh(NAME, [3, 2, 1, 0]), [Shard(0)])) == {(1, 4)}

@@ -1,0 +1,44 @@
+"""Doing something to another package's module when the program imports it, and not before: importing it takes time."""
+
+from __future__ import annotations
+
+import importlib.abc
+import importlib.util
+import sys
+from collections.abc import Callable, Sequence
+from importlib.machinery import ModuleSpec
+from types import ModuleType
+
+
+def when_imported(module: str, then: Callable[[ModuleType], None]) -> None:
+    """Call `then` with the module of this name as soon as it has been executed, or now if it has."""
+    if module in sys.modules:
+        then(sys.modules[module])
+    else:
+        sys.meta_path.insert(0, _Finder(module, then))
+
+
+class _Finder(importlib.abc.MetaPathFinder):
+    """Finds one module as Python would, once, and calls a function when it has been executed."""
+
+    def __init__(self, module: str, then: Callable[[ModuleType], None]) -> None:
+        self.module = module
+        self.then = then
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        if fullname != self.module:
+            return None
+        sys.meta_path.remove(self)
+        spec = importlib.util.find_spec(fullname)
+        if spec is None or spec.loader is None:
+            return spec
+        execute = spec.loader.exec_module
+
+        def execute_and_then(module: ModuleType) -> None:
+            execute(module)
+            self.then(module)
+
+        spec.loader.exec_module = execute_and_then  # type: ignore[method-assign]
+        return spec
