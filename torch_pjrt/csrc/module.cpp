@@ -18,6 +18,8 @@ namespace torch_pjrt {
 void register_hooks();
 PyObject* tensor_array(const at::Tensor& tensor, bool to_export);
 at::Tensor tensor_of_array(const py::object& array, c10::ScalarType dtype, c10::DeviceIndex device, bool shared);
+// Makes the array, of the tensor's sizes, all that the storage holds; false if the tensor is a part of it or is strided.
+bool bind_array(const at::Tensor& tensor, const py::object& array);
 
 namespace {
 
@@ -113,6 +115,7 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
   m.def("live_arrays", [](int device) { return live_arrays(static_cast<c10::DeviceIndex>(device)); });
   m.def("array", [](const at::Tensor& t) { return py::reinterpret_steal<py::object>(tensor_array(t, false)); });
   m.def("exported_array", [](const at::Tensor& t) { return py::reinterpret_steal<py::object>(tensor_array(t, true)); });
+  m.def("bind_array", &bind_array);
   m.def("tensor_of_array", [](const py::object& array, at::ScalarType dtype, int device, bool shared) {
     return tensor_of_array(array, dtype, static_cast<c10::DeviceIndex>(device), shared);
   });

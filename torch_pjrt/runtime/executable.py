@@ -103,7 +103,7 @@ def compile_function(
         warnings.filterwarnings("ignore", message="Some donated buffers were not usable")
         function = flat if members is None else members.spread(flat)
         jitted = jax.jit(function, donate_argnums=tuple(donate), keep_unused=True, out_shardings=placement)
-        lowered = jitted.lower(*placed, *present)
+        lowered = jitted.lower(*placed, *present, *([] if members is None else [members.after]))
         compiled = _interruptible(functools.partial(_compile, lowered, asked))
     took = time.perf_counter() - started
     METRICS.executables_compiled += 1
