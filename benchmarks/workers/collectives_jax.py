@@ -1,4 +1,4 @@
-"""One rank's collectives in pure JAX, as `collectives_torch.py` has them: a jitted shard_map over one device a process."""
+"""One rank's collectives in pure JAX, as `collectives_torch.py` has them: a jitted shard_map, one device each."""
 
 from __future__ import annotations
 

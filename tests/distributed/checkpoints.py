@@ -54,9 +54,7 @@ def load_file(path: str, number: str) -> None:
     """What `torch.save` wrote of a model on the CPU, rank 0 reading it for all."""
     net = sharded(int(number) + 1)
     given = torch.load(path) if RANK == 0 else {}
-    set_model_state_dict(
-        net, given, options=StateDictOptions(full_state_dict=True, broadcast_from_rank0=SIZE > 1)
-    )
+    set_model_state_dict(net, given, options=StateDictOptions(full_state_dict=True, broadcast_from_rank0=SIZE > 1))
     check(net, int(number))
 
 

@@ -15,8 +15,8 @@ from jax import Array, lax
 from ..runtime.members import AXIS
 from ..runtime.platform import platform
 
-# Bytes of a member's array up to which everyone sends all of it to everyone. Measured with 4 members on 2 cores: 1 KiB 3
-# instead of 13 ms (a busy machine), equal at about 64 KiB.
+# Bytes of a member's array up to which everyone sends all of it to everyone. Measured: an all-reduce of 1 KiB between 4
+# members on 2 busy cores takes 3 instead of 13 ms.
 _SMALL = 32 << 10
 
 

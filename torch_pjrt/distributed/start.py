@@ -32,8 +32,11 @@ def join(store: Store, rank: int, size: int) -> None:
 
     Raises:
         RuntimeError: the device was used before.
+        ValueError: there is no such rank.
     """
     global _joined
+    if not 0 <= rank < size:
+        raise ValueError(f"rank {rank} of a process group of {size}: RANK must be 0 to {size - 1}")
     if _joined or size == 1:
         return
     from jax._src import distributed, xla_bridge
