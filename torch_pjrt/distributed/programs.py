@@ -81,9 +81,8 @@ class Programs:
 
         with jax.enable_x64(True):
             operands = [jax.ShapeDtypeStruct(a.shape, a.dtype, sharding=self.members.sharding) for a in arrays]
-            compiled = (
-                jax.jit(self.members.spread(each), keep_unused=True).lower(*operands, self.members.after).compile()
-            )
+            jitted = jax.jit(self.members.spread(each), keep_unused=True)
+            compiled = jitted.lower(*operands, self.members.after).compile()
         return self.members.program(compiled)
 
 

@@ -39,7 +39,7 @@ def join(store: Store, rank: int, size: int) -> None:
         raise ValueError(f"rank {rank} of a process group of {size}: RANK must be 0 to {size - 1}")
     if _joined or size == 1:
         return
-    from jax._src import distributed, xla_bridge
+    from jax._src import config, distributed, xla_bridge
 
     if distributed.global_state.client is None:  # else the program has called jax.distributed.initialize itself
         if client.started() or xla_bridge.backends_are_initialized():
@@ -62,7 +62,7 @@ def join(store: Store, rank: int, size: int) -> None:
             shutdown_timeout_seconds=_DEPARTURE_S,
             coordinator_bind_address=f"{_any_address()}:{address.rpartition(':')[2]}",
         )
-        if platform() == "cpu" and jax.config.jax_cpu_collectives_implementation == "gloo":
+        if platform() == "cpu" and config.cpu_collectives_implementation.value == "gloo":
             _make_gloo_listen_where_others_reach_it(address)
     _joined = True
 
