@@ -74,7 +74,7 @@ plan-tests: setup $(STAMPS)/plan
 
 # Faults, checkpoints, more than two processes: minutes.
 distributed: setup
-	JAX_PLATFORMS=cpu $(PY) -m pytest -q tests/distributed tests/distributed/thorough.py
+	JAX_PLATFORMS=cpu $(PY) -m pytest -q tests/distributed $(addprefix tests/distributed/,thorough.py with_checkpoints.py with_hosts.py)
 
 # TorchTitan's own trainer with its debug models on two processes, against CPU and gloo: minutes. It wants triton even
 # where nothing runs on it, and a newer PyTorch, of which it is given what is missing.

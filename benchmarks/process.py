@@ -88,10 +88,22 @@ class Worker:
 
     def ask(self, line: str = "") -> dict[str, object]:
         """Send `line` (nothing, for the reply that a worker sends by itself) and wait for the answer."""
-        assert self._process.stdin and self._process.stdout
-        try:
-            if line:
+        self.tell(line)
+        return self.answer(line)
+
+    def tell(self, line: str) -> None:
+        """Send `line`, if it is not empty; the answer is asked for later."""
+        assert self._process.stdin
+        if line:
+            try:
                 print(line, file=self._process.stdin, flush=True)
+            except BrokenPipeError:
+                raise WorkerError(f"{self.backend.name}: {self._last_error()}") from None
+
+    def answer(self, line: str = "") -> dict[str, object]:
+        """Wait for the answer to `line`, which was told."""
+        assert self._process.stdout
+        try:
             with selectors.DefaultSelector() as selector:
                 selector.register(self._process.stdout, selectors.EVENT_READ)
                 if not selector.select(TIMEOUT_S):

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import argparse
 
-from . import compiled, depth, dynamic, first_step, import_time, record, steps
+from . import compiled, depth, distributed, dynamic, first_step, import_time, record, steps
 from .models import MODELS
 from .process import DEVICE, PEERS, Backend
 from .report import RESULTS
 
-SECTIONS = ("record", "import", "steps", "memory", "first_step", "dynamic", "compiled", "depth")
+SECTIONS = ("record", "import", "steps", "memory", "first_step", "dynamic", "compiled", "depth", "distributed")
 ALL_PEERS = "jax,xla,torchax,cpu"
 
 
@@ -36,6 +36,9 @@ def main() -> None:
         depth.run(repeat or (2 if options.quick else 5), (4, 12) if options.quick else depth.DEPTHS)
     if "compiled" in sections:
         compiled.run(ours, options.peers, repeat or (2 if options.quick else 7), options.models or MODELS)
+    if "distributed" in sections:
+        sizes = distributed.SIZES[::3] if options.quick else distributed.SIZES
+        distributed.run(options.device, options.peers, repeat or (2 if options.quick else 7), sizes)
     print(f"\nFigures: {RESULTS}")
 
 

@@ -37,11 +37,15 @@ Weights = dict[str, npt.NDArray[np.generic]]
 
 
 def arguments() -> argparse.Namespace:
+    return argument_parser().parse_args()
+
+
+def argument_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser()
     parser.add_argument("backend")
     parser.add_argument("--model", choices=MODELS, required=True)
     parser.add_argument("--weights", required=True, help="the initial state_dict as .npz")
-    return parser.parse_args()
+    return parser
 
 
 def serve(start: Callable[[], None], build: Callable[[str, Weights], Program], options: argparse.Namespace) -> None:

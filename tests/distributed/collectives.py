@@ -253,6 +253,47 @@ def objects(d: str) -> Any:
 
 
 @case
+def arrays_that_are_too_large_to_be_sent_to_everyone(d: str) -> Any:
+    made = []
+    for dtype in (torch.float32, torch.bfloat16, torch.int64, torch.bool, torch.complex64):
+        everyones = [values(SIZE * 1700, 13, dtype=dtype, of=r) for r in range(SIZE)]
+        given = everyones[RANK].to(d)
+        if d == "cpu":  # what it is by definition: gloo has not all of these
+            total = sum(everyones[1:], everyones[0])
+            parts = [e.chunk(SIZE)[RANK] for e in everyones]
+            made += [total, total.chunk(SIZE)[RANK], torch.cat(everyones), torch.cat(parts), *everyones]
+            continue
+        total, part, whole = given.clone(), given.chunk(SIZE)[0].clone(), given.repeat(SIZE, 1)
+        dist.all_reduce(total)
+        dist.reduce_scatter_tensor(part, given)
+        dist.all_gather_into_tensor(whole, given)
+        exchanged = torch.empty_like(given)
+        dist.all_to_all_single(exchanged, given)
+        made += [total, part, whole, exchanged]
+        for root in range(SIZE):
+            copy = given.clone()
+            dist.broadcast(copy, root)
+            made.append(copy)
+    return made
+
+
+@case
+def what_is_written_shows_in_every_view_of_it(d: str) -> Any:
+    """A result takes the place of a storage's content, whoever else looks at it."""
+    made = []
+    for shape in ((6,), (2, 3)):
+        t = values(*shape).to(d)
+        alias, before = t.view(-1)[1:], t.clone()
+        version = t._version
+        dist.all_reduce(t)
+        assert d == "cpu" or t._version > version
+        part = values(4, 3).to(d)
+        dist.all_reduce(part[1:3])
+        made += [t, alias, before, part]
+    return made
+
+
+@case
 def coalesced(d: str) -> Any:
     ts = [values(3).to(d), values(2, 2).to(d)]
     if d == "cpu":

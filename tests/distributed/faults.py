@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime
 import os
 import signal
+import socket
 import sys
 import threading
 import time
@@ -176,6 +177,29 @@ def the_device_is_used_first() -> None:
 def a_second_init() -> None:
     start()
     start()
+
+
+@fault
+def a_world_size_larger_than_what_comes() -> None:
+    os.environ["WORLD_SIZE"] = "3"
+    start(4)
+
+
+@fault
+def a_rank_outside_the_world() -> None:
+    if RANK == 0:
+        store = dist.TCPStore("127.0.0.1", int(os.environ["MASTER_PORT"]), 2, is_master=True, wait_for_workers=False)
+        time.sleep(20)
+        del store
+    os.environ["RANK"] = "2"
+    start(10)
+
+
+@fault
+def a_port_in_use() -> None:
+    if RANK == 0:
+        with socket.create_server(("127.0.0.1", int(os.environ["MASTER_PORT"]))):
+            start(4)
 
 
 def main() -> None:

@@ -38,6 +38,16 @@ def run_ranks(
 
     Raises AssertionError, with what was printed, if they take longer than `timeout` seconds.
     """
+    ranks = started(script, *arguments, size=size, environment=environment)
+    late, found = _wait(ranks, timeout)
+    assert not late, f"not done after {timeout} s:\n" + said(found)
+    return found
+
+
+def started(
+    script: str, *arguments: str, size: int = 2, environment: dict[str, str] | None = None
+) -> list[subprocess.Popen[str]]:
+    """The ranks of `run_ranks`, running. They have to be given to `ended`."""
     common = os.environ | {
         "MASTER_ADDR": "127.0.0.1",
         "MASTER_PORT": str(free_port()),
@@ -48,7 +58,7 @@ def run_ranks(
         **(environment or {}),
     }
     command = [sys.executable, "-m", f"tests.distributed.{script}", *arguments]
-    ranks = [
+    return [
         subprocess.Popen(
             command,
             cwd=ROOT,
@@ -60,9 +70,17 @@ def run_ranks(
         )
         for rank in range(size)
     ]
+
+
+def ended(ranks: list[subprocess.Popen[str]], timeout: float) -> list[Ended]:
+    """How they end, those by force that take longer than `timeout` seconds."""
+    return _wait(ranks, timeout)[1]
+
+
+def _wait(ranks: list[subprocess.Popen[str]], timeout: float) -> tuple[bool, list[Ended]]:
     until = time.monotonic() + timeout
     late = False
-    ended = []
+    found = []
     try:
         for process in ranks:
             try:
@@ -71,14 +89,13 @@ def run_ranks(
                 late = True
                 os.killpg(process.pid, signal.SIGKILL)
                 out, err = process.communicate()
-            ended.append(Ended(process.returncode, out, err))
+            found.append(Ended(process.returncode, out, err))
     finally:
         for process in ranks:
             if process.poll() is None:
                 os.killpg(process.pid, signal.SIGKILL)
                 process.wait()
-    assert not late, f"not done after {timeout} s:\n" + said(ended)
-    return ended
+    return late, found
 
 
 def succeed(script: str, *arguments: str, size: int = 2, environment: dict[str, str] | None = None) -> list[str]:

@@ -31,6 +31,12 @@ FAULTS: dict[str, list[str | None]] = {
     "ctrl_c_while_a_compiled_graph_waits_for_another_rank": ["RuntimeError: interrupted after [12] s", None],
     "the_device_is_used_first": ["RuntimeError: init_process_group came after the first use of the device"] * 2,
     "a_second_init": ["ValueError: trying to initialize the default process group twice"] * 2,
+    "a_world_size_larger_than_what_comes": [
+        "DistStoreError: Timed out .* waiting for clients. 2/3 clients joined",
+        None,
+    ],
+    "a_rank_outside_the_world": [None, "ValueError: rank 2 of a process group of 2: RANK must be 0 to 1"],
+    "a_port_in_use": ["DistNetworkError: .*EADDRINUSE", None],
     "a_tensor_is_on_another_device": [r"RuntimeError: rank \d takes part .* with device pjrt:\d, but a tensor is on"]
     * 2,
     "a_tensor_is_on_the_cpu": ["RuntimeError: No backend type associated with device type cpu"] * 2,

@@ -29,6 +29,10 @@ def test_checkpoints_are_saved_resharded_and_saved_in_the_background() -> None:
     succeed("parallel", "checkpoints_are_resharded", environment={"BACKEND": f"cpu:gloo,{NAME}:{NAME}"})
 
 
+def test_collectives_in_graphs_with_options_that_change_their_programs() -> None:
+    succeed("compiled_options")
+
+
 def test_collectives_in_compiled_graphs_of_a_mesh_of_two_dimensions() -> None:
     succeed("compiled", size=4)
 

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from math import prod
 from typing import TYPE_CHECKING, Any
 
+import jax
 import torch
 import torch.distributed as dist
 from jax import Array
@@ -24,7 +25,6 @@ from torch.fx import GraphModule, Node
 
 from .. import _C
 from ..distributed import programs
-from ..distributed.dispatch import dispatched
 from ..eager.content import Unknown
 from ..runtime.members import Members
 from .bodies import attribute
@@ -53,17 +53,15 @@ class Together(Members):
         self._what = what
         self._group = group
 
-    def caller(
-        self, compiled: Callable[..., Sequence[Array]], content: str | None = None
-    ) -> Callable[..., list[Array]]:
+    def caller(self, compiled: jax.stages.Compiled, content: str | None = None) -> Callable[..., list[Array]]:
         """As `Members.caller`; raises DistBackendError where the ranks don't call the same.
 
         Ranks that have the same graph still have different programs where their arguments lie differently in memory.
         """
         of_graph = "" if content is None else content.rpartition("\n")[0]  # without `identity`
         what = f"{self._what}, program {_hash(of_graph)[:8]}"
-        call = super().caller(dispatched(compiled))
-        return lambda *arrays: self._group.watched(what, lambda: call(*arrays))
+        run = self.program(compiled)
+        return lambda *arrays: self._group.watched(what, lambda: run(*arrays))
 
 
 @dataclass(frozen=True)

@@ -312,4 +312,14 @@ at::Tensor tensor_of_array(const py::object& array, c10::ScalarType dtype, c10::
   return make_tensor(std::move(value), layout, device);
 }
 
+bool bind_array(const at::Tensor& tensor, const py::object& array) {
+  const Layout* layout = contiguous_layout(tensor);
+  if (layout != interned(tensor) || !covers_storage(*tensor.unsafeGetTensorImpl(), layout))
+    return false;
+  rebind(tensor, ready_value(layout, tensor.device().index(), array));
+  if (!tensor.is_inference())
+    tensor.unsafeGetTensorImpl()->bump_version();
+  return true;
+}
+
 } // namespace torch_pjrt

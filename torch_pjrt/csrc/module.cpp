@@ -24,6 +24,8 @@ void replace_array(const at::Tensor& tensor, const py::object& array);
 // Puts another tensor's content there, if both are the whole of their storages and laid out alike.
 bool replace_value(const at::Tensor& tensor, const at::Tensor& other);
 at::Tensor tensor_of_array(const py::object& array, c10::ScalarType dtype, c10::DeviceIndex device, bool shared);
+// Makes the array, of the tensor's sizes, all that the storage holds; false if the tensor is a part of it or is strided.
+bool bind_array(const at::Tensor& tensor, const py::object& array);
 
 namespace {
 
@@ -143,6 +145,7 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
   m.def("held_array", [](const at::Tensor& t) { return py::reinterpret_steal<py::object>(held_array(t)); });
   m.def("replace_array", &replace_array);
   m.def("replace_value", &replace_value);
+  m.def("bind_array", &bind_array);
   m.def("tensor_of_array", [](const py::object& array, at::ScalarType dtype, int device, bool shared) {
     return tensor_of_array(array, dtype, static_cast<c10::DeviceIndex>(device), shared);
   });

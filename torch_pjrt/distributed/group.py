@@ -140,6 +140,11 @@ class Collectives:
                         f"all_to_all_single: dimension 0 of the {name}, shape {tuple(t.shape)}, is not divisible by "
                         f"the group's {self.size} ranks: give output_split_sizes and input_split_sizes"
                     )
+            if output.numel() != given.numel():
+                raise ValueError(
+                    f"all_to_all_single: the output, shape {tuple(output.shape)}, must have as many elements as the "
+                    f"input, shape {tuple(given.shape)}"
+                )
             return self._run(Kind(programs.all_to_all), [given], [output])
         sent = list(given.split(input_sizes or [given.shape[0] // self.size] * self.size))
         received = list(output.split(output_sizes or [output.shape[0] // self.size] * self.size))
@@ -218,27 +223,32 @@ class Collectives:
                     output.detach().copy_(own.detach().view(output.shape))
             return list(outputs)
         made = self._ready(inputs[0].device.index)
+        for output, given in zip(outputs, inputs, strict=False):
+            if output.dtype != given.dtype:
+                raise TypeError(f"{kind}: the output is {output.dtype}, the input {given.dtype}")
+        program = made.of(kind, inputs, outputs)
         arrays = [array_of(t) for t in inputs]
-        given = ", ".join(f"{str(t.dtype).removeprefix('torch.')} {tuple(t.shape)}" for t in inputs)
-        results = self.watched(f"{kind} of {given}", lambda: made.run(kind, arrays))
-        in_flight.dispatched(results)
+        results = self.watched(program.what, lambda: program.run(*arrays))
         for output, result in zip(outputs, results, strict=False):
             bind(output, result)
         return list(outputs)
 
-    def watched(self, what: str, run: Callable[[], list[Array]]) -> list[Array]:
-        """What `run()` returns, which dispatches a program of all members, on the record.
+    def watched(self, what: str, run: Callable[[], tuple[list[Array], Array]]) -> list[Array]:
+        """The results of a program of all members, which `run()` dispatches, on the record.
 
         Args:
             what: describes the program; all members' descriptions must be equal.
+            run: returns the results and what is there once the program has ended.
 
         Raises DistBackendError if the members don't do the same, or if this or an earlier program failed.
         """
         if self._watch is None:
-            return run()
+            results, end = run()
+            in_flight.dispatched([end])
+            return results
         self._watch.begin(what)
         try:
-            results = run()
+            results, end = run()
         except (RuntimeError, ValueError) as error:
             if isinstance(error, DistBackendError):
                 raise
@@ -246,8 +256,8 @@ class Collectives:
         except BaseException:  # Ctrl-C: nobody will say when this one ends
             self._watch.abandon()
             raise
-        if results:
-            self._watch.dispatched(results[-1])
+        self._watch.dispatched(end)
+        in_flight.dispatched([end])
         return results
 
     def members(self, index: int) -> Members:

@@ -54,10 +54,11 @@ class PointToPoint:
                 raise ValueError(f"rank {message.to} sends to itself: copy the tensor instead")
             low, high = message.pair
             made = self._between(low, high, list(group.members.mesh.devices.flat))
-            result = made.run(Kind(programs.send, (("to", int(message.to == high)),)), [array_of(message.tensor)])
-            in_flight.dispatched(result)
+            kind = Kind(programs.send, (("to", int(message.to == high)),))
+            results, end = made.of(kind, [message.tensor], [message.tensor]).run(array_of(message.tensor))
+            in_flight.dispatched([end])
             if message.to == self._rank:
-                bind(message.tensor, result[0])
+                bind(message.tensor, results[0])
                 received.append(message.tensor)
         return received
 

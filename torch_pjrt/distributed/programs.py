@@ -14,11 +14,16 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from jax import Array, lax
+from torch import Tensor
 
 from ..runtime.members import AXIS, Members
-from .dispatch import dispatched
+from . import exchange
+from .tensors import array_of
 
-_BITWISE = {"BAND": jnp.bitwise_and, "BOR": jnp.bitwise_or, "BXOR": jnp.bitwise_xor}
+_OF_TWO: dict[str, Callable[[Array, Array], Array]] = {
+    "SUM": lax.add, "AVG": lax.add, "PRODUCT": lambda x, y: x & y if x.dtype == jnp.bool_ else x * y,
+    "MAX": lax.max, "MIN": lax.min, "BAND": lax.bitwise_and, "BOR": lax.bitwise_or, "BXOR": lax.bitwise_xor,
+}  # fmt: skip
 # A collective on one member's array, given how many members there are.
 Collective = Callable[..., Array]
 # Ranks along `AXIS` that do a collective among themselves, each in one group of a size; None: all of them together.
@@ -36,85 +41,112 @@ class Kind:
         return f"{self.of.__name__}({', '.join(f'{name}={value}' for name, value in self.settings)})"
 
 
+@dataclass(frozen=True)
+class Program:
+    """A compiled collective: `run` of the operands' arrays, as `Members.program` has it."""
+
+    what: str
+    run: Callable[..., tuple[list[Array], Array]]
+
+
 class Programs:
     """The compiled collectives of some members."""
 
     def __init__(self, members: Members) -> None:
         self.members = members
-        self._compiled: dict[Any, Any] = {}
+        self._made: dict[Any, Program] = {}
 
-    def run(self, kind: Kind, arrays: Sequence[Array]) -> list[Array]:
-        """Dispatch the collective on each of the arrays, all in one program; this member's results.
+    def of(self, kind: Kind, inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> Program:
+        """The program that does it with each of the inputs.
 
         Args:
             kind: what to do.
-            arrays: this member's operands, on its device. All members give as many, of the same shapes and dtypes.
+            inputs: this member's operands. All members give as many, of the same shapes and dtypes.
+            outputs: tensors of the first results' shapes, up to reshaping. Any, or none: nobody else needs to know.
         """
-        flat = [a.reshape(1) if a.ndim == 0 else a for a in arrays]
-        key = (kind, tuple((a.shape, a.dtype) for a in flat))
-        program = self._compiled.get(key)
+        key = (kind, *((t.shape, t.dtype) for t in inputs), *(t.shape for t in outputs))
+        program = self._made.get(key)
         if program is None:
-            program = self._compiled[key] = self._compile(kind, flat)
-        results: list[Array] = program(*flat)
-        return results
+            given = ", ".join(f"{str(t.dtype).removeprefix('torch.')} {tuple(t.shape)}" for t in inputs)
+            run = self._compile(kind, [array_of(t) for t in inputs], [tuple(t.shape) for t in outputs])
+            program = self._made[key] = Program(f"{kind} of {given}", run)
+        return program
 
-    def _compile(self, kind: Kind, arrays: Sequence[Array]) -> Any:
+    def _compile(self, kind: Kind, arrays: Sequence[Array], shapes: Sequence[tuple[int, ...]]) -> Any:
         one = functools.partial(kind.of, members=len(self.members), **dict(kind.settings))
 
-        def each(*xs: Array) -> tuple[Array, ...]:
-            return tuple(one(x) for x in xs)
+        def each(*xs: Array) -> list[Array]:
+            made = [one(x.reshape(1) if x.ndim == 0 else x) for x in xs]
+            return [m.reshape(shape) for m, shape in zip(made, shapes, strict=False)] + made[len(shapes) :]
 
         with jax.enable_x64(True):
             operands = [jax.ShapeDtypeStruct(a.shape, a.dtype, sharding=self.members.sharding) for a in arrays]
-            compiled = jax.jit(self.members.spread(each)).lower(*operands).compile()
-        return self.members.caller(dispatched(compiled))
+            jitted = jax.jit(self.members.spread(each), keep_unused=True)
+            compiled = jitted.lower(*operands, self.members.after).compile()
+        return self.members.program(compiled)
 
 
 def all_reduce(x: Array, members: int, *, op: str, groups: Groups = None) -> Array:
     """The members' arrays reduced by `op`, a name of torch.distributed.ReduceOp."""
-    if op in ("SUM", "AVG"):
-        # As NCCL and Gloo: a sum of bools is "any of them"; a mean of integers is cut.
-        if x.dtype == jnp.bool_:
-            return lax.pmax(x, AXIS, axis_index_groups=groups)
+    sums = op in ("SUM", "AVG")
+    if sums and x.dtype == jnp.bool_:
+        op, sums = "MAX", False  # as NCCL and Gloo: a sum of bools is "any of them"
+    if exchange.pair(members):
+        total = _folded([x, exchange.others(x, groups)], op)
+    elif exchange.small(x):
+        total = _folded(list(exchange.everyones(x, members, groups)), op)
+    elif sums:
         total = lax.psum(x, AXIS, axis_index_groups=groups)
-        return total if op == "SUM" else _divided(total, members)
-    if op in ("MAX", "MIN"):
-        return (lax.pmax if op == "MAX" else lax.pmin)(x, AXIS, axis_index_groups=groups)
-    return _reduced(lax.all_gather(x, AXIS, axis_index_groups=groups), op)
+    elif op in ("MAX", "MIN"):
+        total = (lax.pmax if op == "MAX" else lax.pmin)(x, AXIS, axis_index_groups=groups)
+    else:
+        total = _folded(list(lax.all_gather(x, AXIS, axis_index_groups=groups)), op)
+    return _divided(total, members) if op == "AVG" else total
 
 
 def reduce_scatter(x: Array, members: int, *, op: str, groups: Groups = None) -> Array:
     """The i-th of `members` equal parts of `x` along dimension 0, reduced over the members, for member i."""
-    if op in ("SUM", "AVG") and x.dtype != jnp.bool_:
+    sums = op in ("SUM", "AVG")
+    if sums and x.dtype == jnp.bool_:
+        op, sums = "MAX", False
+    if exchange.in_steps() and not exchange.small(x):
+        total = _folded(exchange.parts_for_me(x, members, groups), op)
+    elif sums and not exchange.small(x):
         total = lax.psum_scatter(x, AXIS, tiled=True, axis_index_groups=groups)
-        return total if op == "SUM" else _divided(total, members)
-    return _reduced(all_to_all(x, members, groups=groups).reshape(members, -1, *x.shape[1:]), op)
+    else:
+        total = _folded(list(all_to_all(x, members, groups=groups).reshape(members, -1, *x.shape[1:])), op)
+    return _divided(total, members) if op == "AVG" else total
 
 
-def _reduced(parts: Array, op: str) -> Array:
-    """The members' arrays, stacked, reduced by what XLA has no collective for."""
-    if op in _BITWISE:
-        return functools.reduce(_BITWISE[op], list(parts))
-    if parts.dtype == jnp.bool_:
-        return parts.all(0) if op in ("MIN", "PRODUCT") else parts.any(0)
-    return parts.prod(0, dtype=parts.dtype) if op == "PRODUCT" else parts.max(0) if op == "MAX" else parts.min(0)
+def _folded(parts: Sequence[Array], op: str) -> Array:
+    """The members' arrays reduced one after the other."""
+    return functools.reduce(_OF_TWO[op], parts)
 
 
 def all_gather(x: Array, members: int, *, groups: Groups = None) -> Array:
     """The members' arrays, one after the other along dimension 0."""
+    if exchange.small(x):
+        return exchange.everyones(x, members, groups).reshape(members * x.shape[0], *x.shape[1:])
     return lax.all_gather(x, AXIS, tiled=True, axis_index_groups=groups)
 
 
 def all_to_all(x: Array, members: int, *, split: int = 0, concat: int = 0, groups: Groups = None) -> Array:
     """Part i of `x` along dimension `split` goes to member i, which joins what comes along `concat` by its senders."""
+    if exchange.pair(members) and split == concat == 0:
+        return exchange.swapped_parts(x, groups)
     return lax.all_to_all(x, AXIS, split, concat, tiled=True, axis_index_groups=groups)
 
 
 def broadcast(x: Array, members: int, *, root: int, groups: Groups = None) -> Array:
     """The array of member `root`, as a sum of bits: XLA:CPU has no broadcast, a sum of floats loses the sign of -0."""
-    bits, dtype = _as_integers(x)
+    if exchange.small(x):
+        return exchange.everyones(x, members, groups)[root]
     roots = jnp.asarray([root] if groups is None else [group[root] for group in groups])
-    sent = jnp.where((lax.axis_index(AXIS) == roots).any(), bits, jnp.zeros_like(bits))
+    is_root = (lax.axis_index(AXIS) == roots).any()
+    if exchange.pair(members):
+        return jnp.where(is_root, x, exchange.others(x, groups))
+    bits, dtype = _as_integers(x)
+    sent = jnp.where(is_root, bits, jnp.zeros_like(bits))
     return _from_integers(lax.psum(sent, AXIS, axis_index_groups=groups), dtype).reshape(x.shape)
 
 

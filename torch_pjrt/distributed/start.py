@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import socket
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import jax
 
@@ -32,11 +32,14 @@ def join(store: Store, rank: int, size: int) -> None:
 
     Raises:
         RuntimeError: the device was used before.
+        ValueError: there is no such rank.
     """
     global _joined
+    if not 0 <= rank < size:
+        raise ValueError(f"rank {rank} of a process group of {size}: RANK must be 0 to {size - 1}")
     if _joined or size == 1:
         return
-    from jax._src import distributed, xla_bridge
+    from jax._src import config, distributed, xla_bridge
 
     if distributed.global_state.client is None:  # else the program has called jax.distributed.initialize itself
         if client.started() or xla_bridge.backends_are_initialized():
@@ -59,6 +62,8 @@ def join(store: Store, rank: int, size: int) -> None:
             shutdown_timeout_seconds=_DEPARTURE_S,
             coordinator_bind_address=f"{_any_address()}:{address.rpartition(':')[2]}",
         )
+        if platform() == "cpu" and config.cpu_collectives_implementation.value == "gloo":
+            _make_gloo_listen_where_others_reach_it(address)
     _joined = True
 
 
@@ -73,6 +78,35 @@ def device_of(rank: int, index: int) -> jax.Device:
     if index >= len(mine):
         raise RuntimeError(f"rank {rank} takes part with its device {index}, but it has {len(mine)} device(s)")
     return mine[index]
+
+
+def _make_gloo_listen_where_others_reach_it(coordinator: str) -> None:
+    """Have XLA:CPU's collectives listen at the address from which this machine reaches rank 0's.
+
+    JAX lets gloo look the machine's own name up, which in /etc/hosts often is 127.0.0.1. As with PyTorch's gloo,
+    GLOO_SOCKET_IFNAME names an interface instead.
+    """
+    from jax._src import distributed, xla_bridge
+    from jaxlib import _jax
+
+    interface = os.environ.get("GLOO_SOCKET_IFNAME") or None
+    address = None if interface else _own_address(coordinator)
+
+    def make() -> Any:
+        client = distributed.global_state.client
+        return xla_bridge.make_cpu_client(_jax.make_gloo_tcp_collectives(client, address, interface))
+
+    xla_bridge.register_backend_factory("cpu", make, priority=0, fail_quietly=False)
+
+
+def _own_address(peer: str) -> str:
+    """This machine's address on the way to `peer`, "host:port"."""
+    host, _, port = peer.rpartition(":")
+    family, kind, protocol, _, address = socket.getaddrinfo(host.strip("[]"), int(port), type=socket.SOCK_DGRAM)[0]
+    with socket.socket(family, kind, protocol) as probe:
+        probe.connect(address)  # sends nothing
+        own: str = probe.getsockname()[0]
+        return own
 
 
 def _reachable_host() -> str:

@@ -28,13 +28,18 @@ def array_of(tensor: Tensor) -> Array:
             f"expected a tensor on {name}, got one on {tensor.device}: the {name} backend is for the device's own "
             f"tensors. init_process_group('cpu:gloo,{name}:{name}') has one for each"
         )
-    array: Array = _C.array(tensor.detach().resolve_conj().resolve_neg())
+    plain = tensor.detach()
+    if plain.is_conj() or plain.is_neg():
+        plain = plain.resolve_conj().resolve_neg()
+    array: Array = _C.array(plain)
     return array
 
 
 def bind(tensor: Tensor, array: Array) -> None:
-    """Make the array the tensor's content."""
+    """Make the array, of the tensor's shape and dtype, its content."""
     if not prod(array.shape):
+        return
+    if not tensor.is_conj() and not tensor.is_neg() and _C.bind_array(tensor, array):
         return
     content = _C.tensor_of_array(array, tensor.dtype, tensor.device.index, False)
     with torch.no_grad():

@@ -12,7 +12,6 @@ from __future__ import annotations
 import json
 import threading
 import time
-import weakref
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -37,7 +36,7 @@ class _Running:
     number: int
     what: str
     began: float
-    result: weakref.ref[Array] | None = None  # None: it is being dispatched
+    end: Array | None = None  # there once it has ended; None: it is being dispatched
 
 
 class Watch:
@@ -85,10 +84,10 @@ class Watch:
         if get_eager_mode() == "strict":
             self._compare_now(what)
 
-    def dispatched(self, result: Array) -> None:
-        """Note the result by which the end of the collective that was begun can be told."""
+    def dispatched(self, end: Array) -> None:
+        """Note by what the end of the collective that was begun can be told: an array that is there then."""
         with self._lock:
-            self._running[-1].result = weakref.ref(result)
+            self._running[-1].end = end
 
     def abandon(self) -> None:
         """Wait no more for the collective that was begun last."""
@@ -100,8 +99,15 @@ class Watch:
         """Raise DistBackendError if a collective has failed, or has taken longer than it may."""
         with self._lock:
             while self._running and _ended(self._running[0]):
+                error = _error(self._running[0])
+                if error is not None:
+                    break
                 self._running.popleft()
+            else:
+                error = None
             oldest = self._running[0] if self._running else None
+        if self._failure is None and error is not None:
+            raise self.explain(error) from error
         if self._failure is None and oldest is not None and time.monotonic() - oldest.began > self.timeout:
             self._failure = (
                 f"collective {oldest.number} of this process group, {oldest.what}, did not end within "
@@ -190,7 +196,15 @@ class Watch:
 
 
 def _ended(running: _Running) -> bool:
-    if running.result is None:
-        return False
-    result: Any = running.result()
-    return result is None or result.is_deleted() or result.is_ready()
+    end: Any = running.end
+    return end is not None and bool(end.is_ready())
+
+
+def _error(ended: _Running) -> RuntimeError | None:
+    """Why it failed, if it did."""
+    assert ended.end is not None
+    try:
+        ended.end.block_until_ready()
+    except RuntimeError as error:
+        return error
+    return None

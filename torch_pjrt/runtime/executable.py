@@ -109,7 +109,9 @@ def compile_function(
             lowered = jitted().lower(*placed, *present)
             spread = Spread([*placed, *present], placed_at, lambda given: _lower_and_compile(jitted(), given, asked))
             return Executable(spread, spread, takes, notes(), index), lowered
-        lowered = jitted(out_shardings=placed_at).lower(*placed, *present)
+        lowered = jitted(out_shardings=placed_at).lower(
+            *placed, *present, *([] if members is None else [members.after])
+        )
         compiled = _interruptible(functools.partial(_compile, lowered, asked))
     _note_compiling(started)
     memory = working_memory(compiled)

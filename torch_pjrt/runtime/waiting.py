@@ -6,7 +6,6 @@ and again instead, and between two questions each guard may raise.
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING
@@ -18,8 +17,6 @@ if TYPE_CHECKING:
 
 # Seconds between two questions: at first, each time longer by this factor, at most.
 _FIRST, _GROWTH, _LONGEST = 2e-5, 1.3, 2e-3
-# And where something wakes the host.
-_WOKEN = 0.2
 
 _guards: list[Callable[[], None]] = []
 
@@ -36,21 +33,23 @@ def remove_guard(guard: Callable[[], None]) -> None:
 
 
 def until_ready(array: jax.Array) -> None:
-    """Return once the array's program has ended; what a guard raises is raised. Without guards, return at once."""
+    """Return once the array's program has ended. Without guards, return at once.
+
+    Raises what a guard raises, and KeyboardInterrupt, held back or not. If the program failed, guards are asked first.
+    """
     if not _guards:
         return
     pause = _FIRST
     while not array.is_ready():  # type: ignore[attr-defined]
-        for guard in tuple(_guards):
-            guard()
-        time.sleep(pause)
-        pause = min(pause * _GROWTH, _LONGEST)
-
-
-def until_set(event: threading.Event) -> None:
-    """Return once the event is set; what a guard raises is raised, as is KeyboardInterrupt, held back or not."""
-    while not event.wait(_WOKEN):
         if interrupts.heard():
             raise KeyboardInterrupt
         for guard in tuple(_guards):
             guard()
+        time.sleep(pause)
+        pause = min(pause * _GROWTH, _LONGEST)
+    try:
+        array.block_until_ready()
+    except RuntimeError:
+        for guard in tuple(_guards):
+            guard()
+        raise
