@@ -19,24 +19,33 @@ def when_imported(module: str, then: Callable[[ModuleType], None]) -> None:
 
 
 class _Finder(importlib.abc.MetaPathFinder):
-    """Finds one module as Python would, once, and calls a function when it has been executed."""
+    """Finds one module as Python would, and calls a function when it has been executed, which is once.
+
+    Programs also look for a module without importing it, to know whether it is there.
+    """
 
     def __init__(self, module: str, then: Callable[[ModuleType], None]) -> None:
         self.module = module
         self.then = then
+        self.looking = False
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        if fullname != self.module:
+        if fullname != self.module or self.looking:
             return None
-        sys.meta_path.remove(self)
-        spec = importlib.util.find_spec(fullname)
+        self.looking = True  # the others are asked
+        try:
+            spec = importlib.util.find_spec(fullname)
+        finally:
+            self.looking = False
         if spec is None or spec.loader is None:
             return spec
         execute = spec.loader.exec_module
 
         def execute_and_then(module: ModuleType) -> None:
+            if self in sys.meta_path:
+                sys.meta_path.remove(self)
             execute(module)
             self.then(module)
 

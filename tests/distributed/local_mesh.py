@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import copy
 import itertools
+import pickle
+import signal
+import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -24,6 +28,8 @@ from torch.distributed.tensor.parallel import (
 )
 
 from torch_pjrt import _C
+
+from ..process import output
 
 NAME = torch._C._get_privateuse1_backend_name()
 DEVICE = getattr(torch, NAME)
@@ -320,17 +326,165 @@ def test_what_is_compiled_is_dumped(mesh: DeviceMesh, tmp_path: Path, monkeypatc
     assert any("num_partitions=4" in text for text in written)
 
 
+def test_compiled_graphs_keep_64_bits(mesh: DeviceMesh) -> None:
+    torch._dynamo.reset()
+    x = torch.tensor([100000, 200000, 300000, 2], dtype=torch.int32)
+    cases: list[Callable[[Any], Tensor]] = [
+        lambda t: t.to(torch.int64) * 100000,
+        lambda t: (t.double() + 1e-12) - t,
+        lambda t: t.argmax(0) + 2**40,
+    ]
+    for case in cases:
+        compiled = torch.compile(case, backend="pjrt")
+        assert torch.equal(compiled(x.to(mesh.device_type)).cpu(), case(x))
+        assert torch.equal(compiled(x.to(mesh.device_type).long()).cpu(), case(x.long()))
+
+
+def test_copies_between_a_mesh_and_devices_are_copies(mesh: DeviceMesh) -> None:
+    places = [f"{NAME}:0", mesh.device_type, DeviceMesh(NAME, [0, 1]).device_type]
+    for here, there, first in itertools.product(places, places, (True, False)):
+        x = torch.arange(8.0, device=here) + 0
+        assert x.sum().item() == 28
+        y = x.to(there)
+        written, other = (x, y) if first else (y, x)
+        written.add_(1)
+        assert written.sum().item() == 36
+        assert other.sum().item() == (36 if here == there else 28)
+
+
+def test_compiled_graphs_write_to_dtensors_and_what_they_are_made_of(mesh: DeviceMesh) -> None:
+    torch._dynamo.reset()
+
+    def write(d: DTensor) -> Tensor:
+        return d.mul_(2) + 1
+
+    d = distribute_tensor(torch.ones(8, 2), mesh, [Shard(0)])
+    assert whole(torch.compile(write, backend="pjrt")(d)).eq(3).all()
+    assert whole(d).eq(2).all()
+
+    def write_local(x: Tensor) -> Tensor:
+        DTensor.from_local(x, mesh, [Shard(0)], run_check=False).mul_(2)
+        return x + 1
+
+    x = torch.ones(8, 2, device=mesh.device_type)
+    assert torch.compile(write_local, backend="pjrt")(x).eq(3).all()
+    assert x.eq(2).all()
+    net = distribute_module(nn.BatchNorm1d(2), mesh)
+    alone = nn.BatchNorm1d(2)
+    inputs = torch.randn(8, 2)
+    got = torch.compile(net, backend="pjrt")(distribute_tensor(inputs, mesh, [Shard(0)]))
+    torch.testing.assert_close(whole(got), alone(inputs).detach())
+    torch.testing.assert_close(whole(net.running_mean), alone.running_mean)
+
+
+def test_a_mode_that_watches_changes_no_aliases(mesh: DeviceMesh) -> None:
+    from torch.utils.flop_counter import FlopCounterMode
+
+    x = torch.zeros(8, device=mesh.device_type)
+    with FlopCounterMode(display=False):
+        DTensor.from_local(x, mesh, [Shard(0)], run_check=False).add_(1)
+    assert x.eq(1).all()
+    p = nn.Parameter(torch.zeros(8, device=mesh.device_type))
+    DTensor.from_local(p.data, mesh, [Shard(0)], run_check=False).to_local().fill_(1)
+    assert p.eq(1).all()
+
+
+def test_moving_a_dtensor_leaves_it_where_it_was(mesh: DeviceMesh) -> None:
+    for make in (lambda: torch.randn(8, 4), lambda: torch.randn(8, 4, device=mesh.device_type) + 1):
+        d = distribute_tensor(make(), mesh, [Shard(0)])
+        moved = d.redistribute(mesh, [Replicate()])
+        assert (parts(moved), parts(d)) == ({(8, 4)}, {(2, 4)})
+
+
+def test_a_fork_of_the_generator_keeps_what_is_drawn_there(mesh: DeviceMesh) -> None:
+    torch.manual_seed(0)
+    expected = torch.randn(2, device=NAME).tolist()
+    torch.manual_seed(0)
+    with torch.random.fork_rng(device_type=NAME):
+        torch.randn(2, device=NAME)
+    assert torch.randn(2, device=NAME).tolist() == expected
+    assert len(DEVICE.get_rng_state_all()) == 4
+
+
+def test_meshes_of_the_same_devices_work_together(mesh: DeviceMesh, plane: DeviceMesh) -> None:
+    assert mesh.device_type == plane.device_type
+    x = torch.randn(8, 8)
+    a, b = distribute_tensor(x, mesh, [Shard(0)]), distribute_tensor(x, plane, [Shard(0), Shard(1)])
+    torch.testing.assert_close((a.to_local() @ b.to_local()).cpu(), x @ x)
+
+
+def test_a_mesh_is_found_again_where_its_pickle_is_read(mesh: DeviceMesh) -> None:
+    swapped = DeviceMesh(NAME, [1, 0])
+    read = pickle.loads(pickle.dumps(swapped))
+    assert read == swapped
+    state = swapped.__getstate__() | {"_device_type": f"{NAME}:9"}  # as another process may have numbered it
+    elsewhere = DeviceMesh.__new__(DeviceMesh)
+    elsewhere.__setstate__(state)
+    assert elsewhere.device_type == swapped.device_type
+    assert distribute_tensor(torch.ones(4), read, [Shard(0)]).sum().item() == 4
+
+
+def test_ctrl_c_is_heard_while_a_meshs_program_compiles(mesh: DeviceMesh, monkeypatch: pytest.MonkeyPatch) -> None:
+    from torch_pjrt.runtime import executable
+
+    compile = executable._compile
+
+    def slowly(*arguments: Any) -> Any:
+        time.sleep(3)
+        return compile(*arguments)
+
+    x = torch.arange(5.0, device=mesh.device_type) + 0
+    x.sum().item()
+    monkeypatch.setattr(executable, "_compile", slowly)
+    for run in (lambda: x.sinh_().sum().item(), lambda: torch.compile(lambda t: t.cosh(), backend="pjrt")(x).tolist()):
+        threading.Timer(0.5, signal.raise_signal, [signal.SIGINT]).start()
+        began = time.monotonic()
+        with pytest.raises(KeyboardInterrupt):
+            run()
+        assert time.monotonic() - began < 2.5
+    monkeypatch.undo()
+    torch.testing.assert_close(x.cpu(), torch.arange(5.0).sinh())
+
+
 def test_an_index_out_of_range_is_an_error_there_too(mesh: DeviceMesh) -> None:
     table = distribute_tensor(torch.randn(8, 4), mesh, [Shard(1)])
     rows = distribute_tensor(torch.tensor([1, 9]), mesh, [Replicate()])
-    with pytest.raises(IndexError, match="index 9"):
-        nn.functional.embedding(rows, table).to_local().cpu()
+    found = nn.functional.embedding(rows, table).to_local()
+    _C.flush(found.device.index)
+    DTensor.from_local(found, mesh, [Shard(1)], run_check=False)  # moves what is not yet known to be wrong
+    for _ in range(2):
+        with pytest.raises(IndexError, match="index 9"):
+            found.cpu()
 
 
 def test_meshes_that_cannot_be_are_refused(mesh: DeviceMesh) -> None:
-    with pytest.raises(ValueError, match=r"a mesh of 8 devices: this process has 4"):
+    before = _C.mesh_count()
+    with pytest.raises(ValueError, match=r"a mesh of 8 devices, .*: this process has 4"):
         init_device_mesh(NAME, (8,))
+    with pytest.raises(ValueError, match=r"each can be there once"):
+        DeviceMesh(NAME, [0, 0])
+    with pytest.raises(ValueError, match=r"mesh_dim_names .*: the mesh has 1 dimension"):
+        DeviceMesh(NAME, [0, 1], mesh_dim_names=("a", "b"))
+    assert _C.mesh_count() == before
     with pytest.raises(ValueError, match=r"this process has 4"):
         DeviceMesh(NAME, [3, 4])
     assert init_device_mesh(NAME, (4,), mesh_dim_names=("tp",)) == mesh
     assert parts(distribute_tensor(torch.ones(4, 4), DeviceMesh(NAME, [3, 2, 1, 0]), [Shard(0)])) == {(1, 4)}
+
+
+def test_a_group_of_the_programs_own_may_be_there_before() -> None:
+    done = output(
+        """
+        import torch, torch.distributed as dist
+        from torch.distributed.tensor import Shard, distribute_tensor
+        dist.init_process_group("gloo", rank=0, world_size=1, store=dist.HashStore())
+        mesh = dist.init_device_mesh("pjrt", (2, 2), mesh_dim_names=("dp", "tp"))
+        d = distribute_tensor(torch.ones(4, 4), mesh, [Shard(0), Shard(1)])
+        print((d @ d).sum().item(), torch.random.get_rng_state().numel() > 0)
+        alone = dist.DeviceMesh("pjrt", [0])
+        print(alone.device_type)
+        """,
+        JAX_NUM_CPU_DEVICES="4",
+        TORCH_PJRT_DEVICE_NAME="pjrt",
+    )
+    assert done.split() == ["64.0", "True", "pjrt"]

@@ -230,15 +230,17 @@ at::Scalar local_scalar_dense(const at::Tensor& self) {
 
 TORCH_LIBRARY(torch_pjrt, m) {
   m.def("copy_(Tensor(a!) self, Tensor src, bool non_blocking=False) -> Tensor(a!)");
-  // The same values, each dimension spread along the axes (their names joined by commas) of a mesh, by its device
-  // index.
-  m.def("placed(Tensor self, int mesh, str[] axes) -> Tensor", {at::Tag::pt2_compliant_tag});
+  // The same values over several devices, each dimension split along axes of a grid of them: numbers joined by commas.
+  m.def("placed(Tensor self, int device, int[] grid, str[] axes) -> Tensor", {at::Tag::pt2_compliant_tag});
 }
 
 TORCH_LIBRARY_IMPL(torch_pjrt, Meta, m) {
-  m.impl("placed", [](const at::Tensor& self, int64_t /*mesh*/, const std::vector<std::string>& /*axes*/) {
-    return at::empty_like(self);
-  });
+  m.impl(
+      "placed",
+      [](const at::Tensor& self,
+         int64_t /*device*/,
+         at::IntArrayRef /*grid*/,
+         const std::vector<std::string>& /*axes*/) { return at::empty_like(self); });
 }
 
 TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
@@ -282,7 +284,13 @@ PyObject* held_array(const at::Tensor& tensor) {
 
 void replace_array(const at::Tensor& tensor, const py::object& array) {
   auto value = value_of(tensor);
-  rebind(tensor, ready_value(value->layout, value->device, array));
+  auto moved = ready_value(value->layout, value->device, array);
+  {
+    StateLock lock;
+    moved->run = value->run; // what was checked of it is not known yet, perhaps
+    moved->source = value->source;
+  }
+  rebind(tensor, std::move(moved));
 }
 
 bool replace_value(const at::Tensor& tensor, const at::Tensor& other) {

@@ -94,7 +94,11 @@ const at::Generator& default_generator(c10::DeviceIndex device) {
   static auto* mutex = new std::mutex;
   static auto* generators = new std::array<std::optional<at::Generator>, 128>;
   std::lock_guard<std::mutex> lock(*mutex);
-  auto& g = generators->at(static_cast<size_t>(device < 0 ? current_device() : device));
+  if (device < 0)
+    device = current_device();
+  if (device >= device_count())
+    device = 0; // a mesh draws what a single device would
+  auto& g = generators->at(static_cast<size_t>(device));
   if (!g)
     g = make_generator(device);
   return *g;

@@ -17,7 +17,8 @@ namespace {
 
 thread_local c10::DeviceIndex current = 0;
 
-// Devices that are several of this process's as one have the numbers behind those of the single ones.
+// Devices that are several of this process's as one have the numbers behind those of the single ones. Each that may
+// come costs a thread of autograd's, which asks for their number once.
 constexpr int kMostMeshes = 8;
 std::atomic<int> meshes{0};
 
@@ -61,7 +62,6 @@ struct Guard final : c10::impl::DeviceGuardImplInterface {
     TORCH_CHECK_NOT_IMPLEMENTED(
         false, device_name(), " stream ", s.id(), " has no native handle: PJRT keeps the chip's queues to itself");
   }
-  // Autograd asks, once: it starts a thread for each, also for those that come later.
   c10::DeviceIndex deviceCount() const noexcept override {
     auto single = device_count();
     return single > 1 ? static_cast<c10::DeviceIndex>(single + kMostMeshes) : single;
@@ -170,7 +170,9 @@ void check_device(c10::DeviceIndex device) {
       static_cast<int>(device),
       " does not exist: this process has ",
       static_cast<int>(device_count()),
-      " device(s)");
+      " device(s) and ",
+      meshes.load(),
+      " mesh(es) of them");
 }
 
 std::pair<size_t, size_t> device_memory(c10::DeviceIndex device) {

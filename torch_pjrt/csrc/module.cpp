@@ -24,7 +24,8 @@ void replace_array(const at::Tensor& tensor, const py::object& array);
 // Puts another tensor's content there, if both are the whole of their storages and laid out alike.
 bool replace_value(const at::Tensor& tensor, const at::Tensor& other);
 at::Tensor tensor_of_array(const py::object& array, c10::ScalarType dtype, c10::DeviceIndex device, bool shared);
-// Makes the array, of the tensor's sizes, all that the storage holds; false if the tensor is a part of it or is strided.
+// Makes the array, of the tensor's sizes, all that the storage holds; false if the tensor is a part of it or is
+// strided.
 bool bind_array(const at::Tensor& tensor, const py::object& array);
 
 namespace {
@@ -43,6 +44,7 @@ void set_bridge(const py::dict& f) {
   b.plan = f["plan"];
   b.fallback = f["fallback"];
   b.compile = f["compile"];
+  b.prepare = f["prepare"];
   b.run = f["run"];
   b.verdict = f["verdict"];
   b.hold_interrupts = f["hold_interrupts"];

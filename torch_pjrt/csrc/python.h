@@ -18,6 +18,7 @@ struct Bridge {
   py::object plan; // (base, view) -> (structure, starts)
   py::object fallback; // (op, args) -> results
   py::object compile; // (trace description) -> executable
+  py::object prepare; // (program, inputs): before a program of a mesh of devices runs
   py::object run; // (program, inputs, floats, ints, keys) -> (arrays, findings or None)
   py::object hold_interrupts; // () -> whether Ctrl-C is now noted instead of raised
   py::object release_interrupts; // (what hold_interrupts returned) raises KeyboardInterrupt if it was heard

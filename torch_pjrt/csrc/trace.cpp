@@ -331,6 +331,8 @@ void run_trace(std::unique_ptr<Trace>& trace, Runs how) {
     } else {
       ++counters().cache_hits;
     }
+    if (t.device >= device_count())
+      bridge().prepare(executable, inputs);
     interrupts.hold();
     dispatched = true;
     py::object made = bridge().run(executable, inputs, as_numpy(t.floats), as_numpy(t.ints), as_numpy(t.keys));

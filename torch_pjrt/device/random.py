@@ -13,15 +13,15 @@ from .devices import current_device, device_count, index_of
 
 
 class _DefaultGenerators:
-    """The default generators by device index, made on first use. Meshes of the process's devices come last."""
+    """The default generators by device index, made on first use. Meshes of the process's devices share the first."""
 
     def __getitem__(self, index: int) -> torch.Generator:
-        if not 0 <= index < len(self):
-            raise IndexError(f"device index {index} out of range: there are {len(self)} devices")
+        if not 0 <= index < device_count() + _C.mesh_count():
+            raise IndexError(f"device index {index} out of range: there are {device_count()} devices")
         return _C.default_generator(index)
 
     def __len__(self) -> int:
-        return device_count() + _C.mesh_count()
+        return device_count()
 
     def __iter__(self) -> Iterator[torch.Generator]:
         return (self[index] for index in range(len(self)))

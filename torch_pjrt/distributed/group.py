@@ -220,7 +220,7 @@ class Collectives:
         if self.size == 1:  # which has all that there is
             for output, own in zip(outputs, inputs, strict=False):
                 if output is not own:
-                    output.detach().copy_(own.detach().view(output.shape))
+                    output.detach().copy_(own.detach().reshape(output.shape))
             return list(outputs)
         made = self._ready(inputs[0].device.index)
         for output, given in zip(outputs, inputs, strict=False):

@@ -11,26 +11,42 @@ from __future__ import annotations
 import functools
 import math
 import os
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from dataclasses import dataclass, field
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed as dist
-from torch import Tensor
 
 from .. import _C
 from ..imported import when_imported
 
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
-    from torch.distributed.tensor._dtensor_spec import DTensorSpec
 
-    from ..runtime.meshes import LocalMesh
+# The attribute of a mesh of this process's devices that is no part of another mesh.
+_LAID = "_torch_pjrt_laid"
 
-# Axes of a mesh's flattened dimensions, by the device index and the name.
-_flattened: dict[tuple[int, str], str] = {}
+
+@dataclass(frozen=True, slots=True)
+class Laid:
+    """The grid of devices that a `DeviceMesh` stands for.
+
+    Attributes:
+        numbers: the devices' indices, the grid's last axis fastest.
+        grid: its sizes.
+        flattened: axes of the grid by the name of the dimension that they were made into.
+    """
+
+    numbers: tuple[int, ...]
+    grid: tuple[int, ...]
+    flattened: dict[str, tuple[int, ...]] = field(default_factory=dict)
+
+
+class _Own:
+    """The process group that the first mesh made, if it did."""
+
+    group: Any = None
 
 
 def install(name: str) -> None:
@@ -38,40 +54,130 @@ def install(name: str) -> None:
 
     They do where the process is alone: launched as one of one, or not at all, and in no process group of several.
     """
-    from torch._C._distributed_c10d import HashStore
     from torch.distributed.device_mesh import DeviceMesh
 
-    make, flatten = DeviceMesh.__init__, DeviceMesh._flatten
+    make, flatten, restore = DeviceMesh.__init__, DeviceMesh._flatten, DeviceMesh.__setstate__
 
     @functools.wraps(make)
     def made(self: DeviceMesh, device_type: str, mesh: Any = None, **settings: Any) -> None:
         if device_type != name or not settings.get("_init_backend", True) or not _alone():
             return make(self, device_type, mesh, **settings)
-        found = _asked_for(mesh, settings)
-        if found is None:
+        laid = _asked_for(name, mesh, settings)
+        users = dist.is_initialized() and dist.group.WORLD is not _Own.group
+        if math.prod(laid.grid) == 1 and (users or _C.device_count() == 1):
+            _have_a_group(name)
             return make(self, device_type, mesh, **settings)
-        if _C.current_device() < _C.device_count():
-            _C.set_device(found.index)
-        _take_in_dtensors(name)
-        if not dist.is_initialized():
-            dist.init_process_group(name, rank=0, world_size=1, store=HashStore())
-        setattr(torch, f"{name}:{found.index}", getattr(torch, name))  # where DeviceMesh looks for the device's module
-        only_rank = torch.zeros([1] * len(found.mesh.axis_names), device="cpu")
-        return make(self, f"{name}:{found.index}", only_rank, mesh_dim_names=settings.get("mesh_dim_names"))
+        device_type = _taken_in(name, laid)
+        override = settings.get("backend_override")
+        if torch.device(name) not in _have_a_group(name)._device_types and override is None:
+            override = ((name, None),) * len(laid.grid)
+        only_rank = torch.zeros([1] * len(laid.grid), device="cpu")
+        names = settings.get("mesh_dim_names")
+        make(self, device_type, only_rank, mesh_dim_names=names, backend_override=override)
+        setattr(self, _LAID, laid)
 
     @functools.wraps(flatten)
     def flattened(self: DeviceMesh, mesh_dim_name: str | None = None, backend_override: Any = None) -> DeviceMesh:
-        index = _index_of(self)
-        if index is not None and self.mesh_dim_names:
-            _flattened[index, mesh_dim_name or "_".join(self.mesh_dim_names)] = ",".join(_axes(self, index))
-        return flatten(self, mesh_dim_name, backend_override)
+        result = flatten(self, mesh_dim_name, backend_override)
+        laid = laid_of(self)
+        if laid is not None and result.mesh_dim_names is not None:
+            laid.flattened[result.mesh_dim_names[0]] = tuple(n for numbers in axes_of(self, laid) for n in numbers)
+        return result
+
+    @functools.wraps(restore)
+    def restored(self: DeviceMesh, state: dict[str, Any]) -> None:
+        restore(self, state)
+        laid = laid_of(self)
+        if laid is not None:
+            _check(name, laid, self.mesh_dim_names)
+            self._device_type = _taken_in(name, laid)
+            self._hash = None
 
     when_imported("torch.distributed.fsdp._fully_shard._fsdp_init", _refuse_fsdp)
     DeviceMesh.__init__ = made  # type: ignore[method-assign]
     DeviceMesh._flatten = flattened  # type: ignore[method-assign]
+    DeviceMesh.__setstate__ = restored  # type: ignore[method-assign]
 
 
-def _take_in_storages(name: str) -> None:
+def laid_of(mesh: DeviceMesh) -> Laid | None:
+    """The devices behind a mesh, or behind the one that it is a part of; None if it is one of processes."""
+    found: Laid | None = getattr(mesh._root_mesh or mesh, _LAID, None)
+    return found
+
+
+def axes_of(mesh: DeviceMesh, laid: Laid) -> list[tuple[int, ...]]:
+    """For each dimension of the mesh the axes of the grid that it is."""
+    root = mesh._root_mesh
+    if root is None or mesh.mesh_dim_names is None:
+        return [(n,) for n in range(mesh.ndim)]
+    known = {name: (n,) for n, name in enumerate(root.mesh_dim_names or ())} | laid.flattened
+    return [known[name] for name in mesh.mesh_dim_names]
+
+
+def index_of(laid: Laid) -> int:
+    """The device index of the devices together."""
+    from ..runtime.meshes import together
+
+    return together(laid.numbers).index
+
+
+def _alone() -> bool:
+    """Whether this process is no rank of several."""
+    if dist.is_initialized():
+        return dist.get_world_size() == 1
+    return int(os.environ.get("WORLD_SIZE") or "1") == 1
+
+
+def _have_a_group(name: str) -> Any:
+    """The default process group, made of this process alone if there is none."""
+    from torch._C._distributed_c10d import HashStore
+
+    if not dist.is_initialized():
+        dist.init_process_group(name, rank=0, world_size=1, store=HashStore())
+        _Own.group = dist.group.WORLD
+    return dist.group.WORLD
+
+
+def _asked_for(name: str, mesh: Any, settings: dict[str, Any]) -> Laid:
+    """The devices that the arguments of `DeviceMesh` name. Raises ValueError where they can't be."""
+    if mesh is not None:
+        named = torch.as_tensor(mesh, device="cpu")
+        laid = Laid(tuple(map(int, named.flatten().tolist())), tuple(named.shape))
+    else:
+        laid = Laid(tuple(settings["_rank_map"].tolist()), tuple(settings["_layout"].top_level_sizes))
+    _check(name, laid, settings.get("mesh_dim_names"))
+    return laid
+
+
+def _check(name: str, laid: Laid, names: tuple[str, ...] | None) -> None:
+    count = _C.device_count()
+    if not all(0 <= n < count for n in laid.numbers):
+        raise ValueError(
+            f"a mesh of {' x '.join(map(str, laid.grid))} devices, {list(laid.numbers)}: this process has {count} "
+            f"{name} device(s). Start several processes with torchrun for a mesh of theirs (on the CPU, "
+            "JAX_NUM_CPU_DEVICES=N gives one process N devices)"
+        )
+    if len(set(laid.numbers)) < len(laid.numbers):
+        raise ValueError(f"a mesh of the devices {list(laid.numbers)}: each can be there once")
+    if names is not None and len(names) != len(laid.grid):
+        raise ValueError(f"mesh_dim_names {tuple(names)}: the mesh has {len(laid.grid)} dimension(s)")
+
+
+def _taken_in(name: str, laid: Laid) -> str:
+    """The devices' name as one device, which PyTorch knows from now on."""
+    from .placing import have_dtensors_placed
+
+    index = index_of(laid)
+    if _C.current_device() < _C.device_count():
+        _C.set_device(index)
+    setattr(torch, f"{name}:{index}", getattr(torch, name))  # where DeviceMesh looks for the device's module
+    _know_storages(name)
+    have_dtensors_placed()
+    return f"{name}:{index}"
+
+
+@functools.cache
+def _know_storages(name: str) -> None:
     """Let `torch.load` know meshes as devices. What was on one is saved without its number, for the current device."""
 
     def tag(storage: Any) -> str | None:
@@ -92,7 +198,7 @@ def _refuse_fsdp(module: ModuleType) -> None:
 
     @functools.wraps(device_of)
     def checked(mesh: DeviceMesh) -> torch.device:
-        if _index_of(mesh) is not None:
+        if laid_of(mesh) is not None:
             raise ValueError(
                 f"fully_shard over {mesh}, a mesh of this process's own devices: it splits the batch between "
                 "processes, of which there is one. Start one for each device (torchrun), or give parameters and "
@@ -102,122 +208,3 @@ def _refuse_fsdp(module: ModuleType) -> None:
         return found
 
     module._get_device_from_mesh = checked  # type: ignore[attr-defined]
-
-
-def _alone() -> bool:
-    """Whether this process is no rank of several."""
-    if dist.is_initialized():
-        return dist.get_world_size() == 1
-    return int(os.environ.get("WORLD_SIZE", "1")) == 1
-
-
-def _asked_for(mesh: Any, settings: dict[str, Any]) -> LocalMesh | None:
-    """The devices that the arguments of `DeviceMesh` name; None for a single one in a process group of its own.
-
-    Raises ValueError for more devices than the process has.
-    """
-    from ..runtime.meshes import local_mesh
-
-    if mesh is not None:
-        named = torch.as_tensor(mesh)
-        numbers, shape = named.flatten().tolist(), tuple(named.shape)
-    else:
-        numbers, shape = settings["_rank_map"].tolist(), tuple(settings["_layout"].top_level_sizes)
-    count = _C.device_count()
-    if math.prod(shape) == 1 and (count == 1 or dist.is_initialized()):
-        return None
-    if not all(0 <= n < count for n in numbers):
-        name = torch._C._get_privateuse1_backend_name()
-        raise ValueError(
-            f"a mesh of {' x '.join(map(str, shape))} devices: this process has {count} {name} device(s). Start "
-            "several processes with torchrun for a mesh of theirs (on the CPU, JAX_NUM_CPU_DEVICES=N gives one process "
-            "N devices)"
-        )
-    names = settings.get("mesh_dim_names") or tuple(map(str, range(len(shape))))
-    return local_mesh(numbers, shape, names)
-
-
-def _index_of(mesh: DeviceMesh) -> int | None:
-    """The device index of a mesh of this process's devices; None for others."""
-    _, _, index = mesh.device_type.partition(":")
-    return int(index) if index else None
-
-
-def _axes(mesh: DeviceMesh, index: int) -> list[str]:
-    """For each dimension of the mesh, or of a part of it, the axes that it is: names joined by commas."""
-    names = mesh.mesh_dim_names or tuple(map(str, range(mesh.ndim)))
-    return [_flattened.get((index, n), n) for n in names]
-
-
-def _take_in_dtensors(name: str) -> None:
-    """Have DTensors that programs make (other than as results of ops, whose places XLA chooses) lie as they say."""
-    from torch.distributed.tensor import DTensor
-    from torch.distributed.tensor import _random as random
-
-    if getattr(DTensor.__new__, "__wrapped__", None) is not None:
-        return
-    make = DTensor.__new__
-
-    @functools.wraps(make)
-    def made(cls: type, local_tensor: Tensor, spec: DTensorSpec, *args: Any, **settings: Any) -> Tensor:
-        index = _index_of(spec.mesh)
-        local = local_tensor if index is None else _placed(local_tensor, spec, index)
-        dtensor: Tensor = make(cls, local, spec, *args, **settings)
-        return dtensor
-
-    DTensor.__new__ = made  # type: ignore[assignment]
-    _take_in_storages(name)
-    if random._rng_tracker is None:
-        random._rng_tracker = _OneStream()  # type: ignore[assignment]
-
-
-class _OneStream:
-    """What DTensor asks about random numbers: they are drawn for the whole tensor, so there is nothing to arrange."""
-
-    distribute_region_enabled = False
-
-    @contextmanager
-    def _distribute_region(self, spec: DTensorSpec, generator: torch.Generator | None = None) -> Iterator[None]:
-        yield
-
-
-def _placed(tensor: Tensor, spec: DTensorSpec, index: int) -> Tensor:
-    """The tensor, lying over the mesh's devices as the spec says: itself, or a new one while a graph is traced.
-
-    A view of a part of a storage stays where that is.
-    """
-    if tensor.is_meta or tensor.device.index != index or any(p.is_partial() for p in spec.placements):
-        return tensor
-    axes = _split(tensor.ndim, spec, _axes(spec.mesh, index))
-    if type(tensor) is not Tensor or torch._C._len_torch_dispatch_stack():
-        traced: Tensor = torch.ops.torch_pjrt.placed(tensor.detach(), index, axes)
-        return traced.requires_grad_(tensor.requires_grad)
-    array = _C.held_array(tensor)
-    if array is None:
-        _C.replace_value(tensor, torch.ops.torch_pjrt.placed(tensor.detach(), index, axes))
-    else:
-        _put(tensor, array, axes, index)
-    return tensor
-
-
-def _split(ndim: int, spec: DTensorSpec, axes: Sequence[str]) -> list[str]:
-    """For each of a tensor's dimensions the axes that it lies along."""
-    along: list[list[str]] = [[] for _ in range(ndim)]
-    for placement, name in zip(spec.placements, axes, strict=True):
-        dim = getattr(placement, "dim", None)
-        if dim is not None:
-            along[dim].append(name)
-    return [",".join(names) for names in along]
-
-
-def _put(tensor: Tensor, array: Any, axes: Sequence[str], index: int) -> None:
-    import jax
-
-    from ..runtime.meshes import mesh_of
-
-    mesh = mesh_of(index)
-    assert mesh is not None
-    wanted = mesh.sharding(axes, array.shape)
-    if not array.sharding.is_equivalent_to(wanted, array.ndim):
-        with jax.enable_x64(True):
-            _C.replace_array(tensor, jax.device_put(array, wanted))

@@ -101,6 +101,11 @@ def compile_trace(description: dict[str, Any]) -> Any:
         raise
 
 
+def prepare(program: Any, inputs: list[Any]) -> None:
+    """Compile what a program over several devices has to have for inputs that lie as these do."""
+    program.executable.compiled.prepare(inputs)
+
+
 def run(program: Any, inputs: list[Any], floats: Any, ints: Any, keys: Any) -> tuple[list[Any], Any]:
     """Run a compiled trace; an error of the runtime names the ops it came from. See eager.trace.Program."""
     from ..runtime.client import check_not_forked
@@ -246,6 +251,7 @@ _BRIDGE: dict[str, Callable[..., Any]] = {
     "plan": plan,
     "fallback": fallback,
     "compile": compile_trace,
+    "prepare": prepare,
     "run": run,
     "verdict": verdict,
     "source": source,

@@ -1,4 +1,4 @@
-"""How a tensor lies over a mesh of the process's devices (`torch_pjrt::placed`)."""
+"""How a tensor lies over several devices of the process (`torch_pjrt::placed`)."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from collections.abc import Sequence
 import jax
 from jax import Array
 
-from ..runtime.meshes import mesh_of
+from ..runtime.meshes import together_at
 from .registry import lower
 
 
 @lower("torch_pjrt::placed")
-def placed(self: Array, mesh: int, axes: Sequence[str]) -> Array:
-    found = mesh_of(mesh)
+def placed(self: Array, device: int, grid: Sequence[int], axes: Sequence[str]) -> Array:
+    found = together_at(device)
     if found is None:
-        raise ValueError(f"device {mesh} is no mesh of devices")
-    return jax.lax.with_sharding_constraint(self, found.sharding(axes, self.shape))
+        raise ValueError(f"device {device} is no mesh of devices")
+    return jax.lax.with_sharding_constraint(self, found.sharding(grid, axes, self.shape))

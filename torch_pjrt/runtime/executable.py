@@ -20,7 +20,7 @@ from . import cache, stored
 from .defaults import default_options
 from .in_flight import dispatched
 from .members import Members
-from .meshes import mesh_of, placement, tracing_for
+from .meshes import placement, together_at, tracing_for
 from .metrics import METRICS
 from .spread import Spread
 
@@ -64,7 +64,8 @@ def compile_function(
     """Compile `fn(inputs, floats, ints, keys)` for device `index`, or load it if another process has.
 
     Args:
-        fn: traced by JAX once, with lists of arrays; parameters that don't exist are None.
+        fn: traced by JAX once (for a mesh, once more for each way that its arguments lie), with lists of arrays;
+            parameters that don't exist are None.
         inputs: shape and dtype of each input.
         parameters: the same for floats (float64), ints (int64) and keys (uint32), or None.
         donate: inputs whose memory the program may overwrite.
@@ -81,8 +82,8 @@ def compile_function(
     started = time.perf_counter()
     takes = (parameters[0] is not None, parameters[1] is not None, parameters[2] is not None)
     asked = {**default_options(), **(options or {})}
-    mesh = mesh_of(index)
-    kept = content is not None and members is None and mesh is None and cache.directory() is not None
+    several = together_at(index)
+    kept = content is not None and members is None and several is None and cache.directory() is not None
     key = None if content is None or not kept else cache.key_of(repr(sorted(asked.items())), content)
     if key is not None:
         loaded = _load(key, index)
@@ -98,14 +99,14 @@ def compile_function(
 
     def flat(*args: jax.Array) -> list[jax.Array]:
         given = iter(args[len(placed) :])
-        with tracing_for(mesh):
+        with tracing_for(several):
             return fn(list(args[: len(placed)]), *(None if p is None else next(given) for p in parameters))
 
     with jax.enable_x64(True), warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="Some donated buffers were not usable")
         function = flat if members is None else members.spread(flat)
         jitted = functools.partial(jax.jit, function, donate_argnums=tuple(donate), keep_unused=True)
-        if mesh is not None:
+        if several is not None:
             lowered = jitted().lower(*placed, *present)
             spread = Spread([*placed, *present], placed_at, lambda given: _lower_and_compile(jitted(), given, asked))
             return Executable(spread, spread, takes, notes(), index), lowered

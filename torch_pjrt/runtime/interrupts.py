@@ -9,6 +9,8 @@ from __future__ import annotations
 import _signal  # type: ignore[import-not-found]  # signal.signal makes enums of its results: 36 µs a flush, this 3 µs
 import signal
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from types import FrameType
 
 _SIGINT = int(signal.SIGINT)
@@ -36,6 +38,21 @@ def release(held: bool) -> None:
     if _heard.is_set():
         _heard.clear()
         raise KeyboardInterrupt
+
+
+@contextmanager
+def listening() -> Iterator[None]:
+    """Inside, Ctrl-C raises although it is held: nothing is dispatched yet."""
+    holding = threading.current_thread() is threading.main_thread() and _signal.getsignal(_SIGINT) is _note
+    if holding:
+        _signal.signal(_SIGINT, _signal.default_int_handler)
+    try:
+        if holding and heard():
+            raise KeyboardInterrupt
+        yield
+    finally:
+        if holding:
+            _signal.signal(_SIGINT, _note)
 
 
 def heard() -> bool:

@@ -1,8 +1,8 @@
 """Several devices of this process as one, with a device index of its own.
 
-An array there lies over all of them, in whichever way: split along axes of the mesh, or with a copy on each. A program
-of such arrays is one XLA program that XLA's partitioner spreads, collectives and all. To everything above it is a
-device like another.
+An array there lies over all of them, in whichever way: split along the axes of a grid of the devices, or with a copy on
+each. A program of such arrays is one XLA program that XLA's partitioner spreads, collectives and all. To everything
+above it is a device like another.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
+from math import prod
 
 import jax
 import numpy as np
@@ -21,81 +22,91 @@ from .client import device, devices
 
 
 @dataclass(frozen=True, slots=True)
-class LocalMesh:
+class Together:
     """The devices behind one index.
 
     Attributes:
         index: the device index.
-        mesh: the devices and the names of the axes they lie along.
+        devices: in the order in which grids of them are filled, the last axis fastest.
     """
 
     index: int
-    mesh: Mesh
+    devices: tuple[jax.Device, ...]
 
-    def sharding(self, axes: Sequence[str], shape: Sequence[int]) -> NamedSharding:
-        """How an array lies whose dimension `d` is split along the axes `axes[d]` (names joined by commas).
+    def sharding(self, grid: Sequence[int], axes: Sequence[str], shape: Sequence[int]) -> NamedSharding:
+        """How an array of this shape lies over a grid of the devices.
 
         XLA splits arrays evenly: a dimension that its axes do not divide lies whole on all of them.
+
+        Args:
+            grid: its sizes.
+            axes: for each dimension of the array the numbers of the grid's axes that it is split along: "0,1".
         """
-        split = [tuple(filter(None, names.split(","))) for names in axes]
-        fitting = [names if size % self._parts(names) == 0 else () for names, size in zip(split, shape, strict=True)]
-        return NamedSharding(self.mesh, PartitionSpec(*fitting))
+        split = [tuple(filter(None, numbers.split(","))) for numbers in axes]
+        parts = [prod(grid[int(n)] for n in numbers) for numbers in split]
+        fitting = [
+            numbers if size % count == 0 else () for numbers, count, size in zip(split, parts, shape, strict=True)
+        ]
+        return NamedSharding(self._mesh(grid), PartitionSpec(*fitting))
 
-    def _parts(self, names: Sequence[str]) -> int:
-        return int(np.prod([self.mesh.shape[name] for name in names], dtype=np.int64))
+    def copies(self) -> NamedSharding:
+        """How an array lies of which each device has a copy."""
+        return NamedSharding(self._mesh([len(self.devices)]), PartitionSpec())
+
+    def _mesh(self, grid: Sequence[int]) -> Mesh:
+        laid = np.array(self.devices, dtype=object).reshape(tuple(grid))
+        return Mesh(laid, tuple(map(str, range(len(grid)))))
 
 
-# By the device indices; and by what was asked for.
-_meshes: dict[int, LocalMesh] = {}
-_known: dict[tuple[tuple[int, ...], tuple[int, ...], tuple[str, ...]], LocalMesh] = {}
+# By the device indices, and by the numbers of the devices.
+_by_index: dict[int, Together] = {}
+_by_numbers: dict[tuple[int, ...], Together] = {}
 
 
-def local_mesh(numbers: Sequence[int], shape: Sequence[int], names: Sequence[str]) -> LocalMesh:
-    """The mesh of this process's devices with these numbers, the same one each time that the same is asked for.
-
-    Args:
-        numbers: device indices, the last axis running fastest.
-        shape, names: size and name of each axis.
+def together(numbers: Sequence[int]) -> Together:
+    """This process's devices with these indices as one, the same one each time.
 
     Raises:
-        RuntimeError: there are as many different meshes as a process can have.
+        RuntimeError: there are as many as a process can have.
     """
-    wanted = (tuple(numbers), tuple(shape), tuple(names))
-    found = _known.get(wanted)
+    found = _by_numbers.get(tuple(numbers))
     if found is None:
-        placed = np.array([device(n) for n in numbers], dtype=object).reshape(wanted[1])
-        found = _known[wanted] = LocalMesh(_C.add_mesh(), Mesh(placed, wanted[2]))
-        _meshes[found.index] = found
-        # What is drawn there goes on where the program has been.
-        _C.default_generator(found.index).set_state(_C.default_generator(_C.current_device()).get_state())
+        members = tuple(map(device, numbers))
+        found = _by_numbers[tuple(numbers)] = Together(_C.add_mesh(), members)
+        _by_index[found.index] = found
     return found
 
 
-def mesh_of(index: int) -> LocalMesh | None:
-    """The mesh with this device index; None if that is a single device's."""
-    return _meshes.get(index)
+def together_at(index: int) -> Together | None:
+    """The devices that are one with this index; None if it is a single device's."""
+    return _by_index.get(index)
 
 
 def devices_of(index: int) -> tuple[jax.Device, ...]:
-    """The devices behind a device index: one, or a mesh's."""
-    found = _meshes.get(index)
-    return (device(index),) if found is None else tuple(found.mesh.devices.flat)
+    """The devices behind a device index: one, or several."""
+    found = _by_index.get(index)
+    return (device(index),) if found is None else found.devices
 
 
 def placement(index: int) -> Sharding:
-    """Where arrays of a device index go that nothing says more of: to the device, or as a copy to each of a mesh's."""
-    found = _meshes.get(index)
-    return SingleDeviceSharding(device(index)) if found is None else NamedSharding(found.mesh, PartitionSpec())
+    """Where arrays of a device index go that nothing says more of: to the device, or as a copy to each of several."""
+    found = _by_index.get(index)
+    return SingleDeviceSharding(device(index)) if found is None else found.copies()
 
 
-# The mesh of the program that is being traced.
-_traced_for: ContextVar[LocalMesh | None] = ContextVar("traced_for", default=None)
+def first_of(index: int) -> jax.Device:
+    """The device behind an index that stands for all of them: several are of one kind."""
+    return devices()[index] if index not in _by_index else devices_of(index)[0]
+
+
+# The devices of the program that is being traced, where they are several.
+_traced_for: ContextVar[Together | None] = ContextVar("traced_for", default=None)
 
 
 @contextmanager
-def tracing_for(mesh: LocalMesh | None) -> Iterator[None]:
-    """Inside, lowerings are traced for a program of this mesh."""
-    before = _traced_for.set(mesh)
+def tracing_for(found: Together | None) -> Iterator[None]:
+    """Inside, lowerings are traced for a program of these devices."""
+    before = _traced_for.set(found)
     try:
         yield
     finally:
@@ -103,13 +114,6 @@ def tracing_for(mesh: LocalMesh | None) -> Iterator[None]:
 
 
 def on_each_device(array: jax.Array) -> jax.Array:
-    """In a program of a mesh, the same array, which each of its devices makes as a whole; else the array itself."""
-    mesh = _traced_for.get()
-    if mesh is None:
-        return array
-    return jax.lax.with_sharding_constraint(array, NamedSharding(mesh.mesh, PartitionSpec()))
-
-
-def first_of(index: int) -> jax.Device:
-    """The device behind an index that stands for all of them: a mesh's are of one kind."""
-    return devices()[index] if index not in _meshes else devices_of(index)[0]
+    """In a program of several devices, the same array, which each of them makes as a whole; else the array itself."""
+    found = _traced_for.get()
+    return array if found is None else jax.lax.with_sharding_constraint(array, found.copies())

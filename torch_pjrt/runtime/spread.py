@@ -9,6 +9,8 @@ import jax
 import numpy as np
 from jax.sharding import Sharding
 
+from . import interrupts
+
 Compile = Callable[[Sequence[jax.ShapeDtypeStruct]], jax.stages.Compiled]
 
 
@@ -35,17 +37,29 @@ class Spread:
         self.then: Callable[[int, Any], None] = lambda number, runtime: None
 
     def __call__(self, *arguments: Any) -> list[jax.Array]:
-        arguments += self._more
+        with jax.enable_x64(True):
+            return self._call(*arguments, *self._more)
+
+    def prepare(self, arrays: Sequence[jax.Array]) -> None:
+        """Compile for these arguments, and the numbers that come behind them, if it has not been done."""
+        with jax.enable_x64(True):
+            self._compiled((*(a.sharding for a in arrays), *[self._whole] * (len(self._arguments) - len(arrays))))
+
+    def _call(self, *arguments: Any) -> list[jax.Array]:
         lie = tuple(a.sharding if isinstance(a, jax.Array) else self._whole for a in arguments)
+        results: list[jax.Array] = self._compiled(lie)(*arguments)
+        return results
+
+    def _compiled(self, lie: tuple[Sharding, ...]) -> jax.stages.Compiled:
         compiled = self._made.get(lie)
         if compiled is None:
             placed = [
                 jax.ShapeDtypeStruct(a.shape, a.dtype, sharding=s) for a, s in zip(self._arguments, lie, strict=True)
             ]
-            compiled = self._made[lie] = self._compile(placed)
+            with interrupts.listening():
+                compiled = self._made[lie] = self._compile(placed)
             self.then(len(self._made), compiled.runtime_executable())
-        results: list[jax.Array] = compiled(*arguments)
-        return results
+        return compiled
 
     def __getattr__(self, name: str) -> Any:
         made = self.__dict__.get("_made")

@@ -54,7 +54,7 @@ def host_view(array: np.ndarray) -> torch.Tensor:
 def transfer(array: jax.Array, index: int) -> jax.Array:
     """The array on another device of the platform."""
     with jax.enable_x64(True):
-        moved: jax.Array = jax.device_put(array, placement(index))
+        moved: jax.Array = jax.device_put(array, placement(index), may_alias=False)
     return moved
 
 
