@@ -18,7 +18,7 @@ namespace torch_pjrt {
 void register_hooks();
 PyObject* tensor_array(const at::Tensor& tensor, bool to_export);
 at::Tensor tensor_of_array(const py::object& array, c10::ScalarType dtype, c10::DeviceIndex device, bool shared);
-// Makes the array, of the tensor's sizes, all that the storage holds; false if the tensor is a part of it or is strided.
+// Makes the array, of the tensor's sizes, all that its storage holds; false if it is a part of that, or is strided.
 bool bind_array(const at::Tensor& tensor, const py::object& array);
 
 namespace {
