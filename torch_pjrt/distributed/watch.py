@@ -120,7 +120,9 @@ class Watch:
         """The error of a collective that the runtime says has failed."""
         with self._lock:
             number, what = (self._running[0].number, self._running[0].what) if self._running else (self._count, "")
-        self._failure = f"collective {number} of this process group, {what}, failed: {error}. {self._behind(number)}"
+        self._failure = self._difference() or (
+            f"collective {number} of this process group, {what}, failed: {error}. {self._behind(number)}"
+        )
         return DistBackendError(self._failure)
 
     # --- the others ------------------------------------------------------------------------------------------------
@@ -150,6 +152,20 @@ class Watch:
             for number in sorted(mine.keys() & theirs.keys()):
                 if mine[number] != theirs[number] and self._failure is None:
                     self._failure = self._differ(number, mine[number], following, theirs[number])
+
+    def _difference(self) -> str | None:
+        """Where the ranks do not call the same, as far as they have said."""
+        with self._lock:
+            mine = dict(self._log)
+        for rank in range(len(self._ranks)):
+            try:
+                _, theirs = self._told(rank)
+            except RuntimeError:  # the store has gone
+                return None
+            for number in sorted(mine.keys() & theirs.keys()):
+                if mine[number] != theirs[number]:
+                    return self._differ(number, mine[number], rank, theirs[number])
+        return None
 
     def _differ(self, number: int, mine: str, rank: int, theirs: str) -> str:
         return (
