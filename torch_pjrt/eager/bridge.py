@@ -6,6 +6,8 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
+import torch
+
 from .. import _C
 from ..runtime import in_flight, interrupts
 from ..runtime.metrics import METRICS
@@ -227,10 +229,24 @@ def device_memory(index: int) -> tuple[int, int]:
     return memory_info(index)
 
 
-def is_dtensor(tensor: Any) -> bool:
-    """Whether it is a DTensor."""
+def attention(query: Any, key: Any, masked: bool) -> int:
+    """What scaled_dot_product_attention without dropout is made of, as a number of `torch.nn.attention.SDPBackend`.
+
+    DTensor has a rule for the efficient kernel's op, and spreads heads as if each query had a key of its own. Kernels
+    that keep no scores (`lowering/splash.py`) are had through the op that PyTorch has for other backends.
+    """
+    from ..lowering.target import target
+    from ..runtime.platform import platform
+
+    backends = torch.nn.attention.SDPBackend
     module = sys.modules.get("torch.distributed.tensor")
-    return module is not None and isinstance(tensor, module.DTensor)
+    if module is not None and isinstance(query, module.DTensor):
+        same_heads = query.shape[1] == key.shape[1]
+        return int(backends.EFFICIENT_ATTENTION.value if same_heads else backends.MATH.value)
+    on = target()
+    kernels = (platform() if on is None else on.platform) == "tpu"
+    chosen = backends.OVERRIDEABLE if kernels and not masked and query.dtype == torch.bfloat16 else backends.MATH
+    return int(chosen.value)
 
 
 def out_of_memory(index: int, nbytes: int, largest: Any) -> None:
@@ -261,7 +277,7 @@ _BRIDGE: dict[str, Callable[..., Any]] = {
     "device_count": device_count,
     "no_device": no_device,
     "device_memory": device_memory,
-    "is_dtensor": is_dtensor,
+    "attention": attention,
     "out_of_memory": out_of_memory,
     "hold_interrupts": interrupts.hold,
     "release_interrupts": interrupts.release,

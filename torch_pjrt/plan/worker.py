@@ -11,11 +11,13 @@ import pickle
 import re
 import resource
 import sys
+import tempfile
 import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from .kernels import Kernel, ask_for_schedules, kernels
 from .sharding import Layouts, Mesh, Split
 from .tape import Tape
 
@@ -65,13 +67,20 @@ def main() -> None:
     quiet_libtpu()
     with open(sys.argv[1], "rb") as file:
         job: Job = pickle.load(file)  # our own parent wrote it
-    found = run(job)
+    with tempfile.TemporaryDirectory(prefix="torch-pjrt-schedules-") as schedules:
+        if job.platform == "tpu":
+            ask_for_schedules(schedules)
+        found = run(job, schedules)
     with open(sys.argv[2], "w") as file:
         json.dump(found, file)
 
 
-def run(job: Job) -> dict[str, Any]:
-    """What the compiler says of a job, as JSON has it; see `compiled.Compiled`."""
+def run(job: Job, schedules: str) -> dict[str, Any]:
+    """What the compiler says of a job, as JSON has it; see `compiled.Compiled`.
+
+    Args:
+        schedules: where the compiler writes what it is asked for by `kernels.ask_for_schedules`.
+    """
     import torch
 
     began = time.perf_counter()
@@ -88,7 +97,7 @@ def run(job: Job) -> dict[str, Any]:
         found |= _analysis(compiled)
         text = compiled.as_text()
         _dump(text, job)
-        found |= _reading(text, job, devices)
+        found |= _reading(text, job, devices, kernels(schedules))
     found["compile_seconds"] = time.perf_counter() - middle
     found["peak_bytes"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
     return found
@@ -120,6 +129,7 @@ def _lower(job: Job, devices: Any) -> tuple[Any, list[list[int]]]:
     import numpy as np
     from jax.sharding import NamedSharding, PartitionSpec
 
+    from ..lowering.target import Target
     from .program import abstract, program, signature
 
     called = signature(job.tape, job.roll)
@@ -137,7 +147,20 @@ def _lower(job: Job, devices: Any) -> tuple[Any, list[list[int]]]:
         axes[dimension] = job.mesh.data_axes
         return jax.lax.with_sharding_constraint(x, NamedSharding(mesh, PartitionSpec(*axes)))
 
-    run = program(job.tape, called, constrain)
+    tensor_parallel = tuple(
+        axis for axis in job.mesh.names if any(axis == name for s in job.tape.storages for name, _ in s.placements)
+    )
+
+    def place(i: int) -> Target | None:
+        if job.platform == "cpu":
+            return None
+        if job.mesh.devices == 1:
+            return Target(job.platform)
+        known = job.mesh.replicas == 1 or job.layouts.batch.get((i, 0)) == 0
+        heads = tuple(axis for axis in tensor_parallel if axis not in job.mesh.data_axes)
+        return Target(job.platform, mesh, job.mesh.data_axes if known else None, heads)
+
+    run = program(job.tape, called, constrain, place)
     with jax.enable_x64(True):
         splits = [job.layouts.inputs[group[0]] for group in called.inputs]
         arguments = [
@@ -170,14 +193,15 @@ def _dump(text: str, job: Job) -> None:
         (Path(place) / f"{name}.hlo").write_text(text)
 
 
-def _reading(text: str, job: Job, devices: Any) -> dict[str, Any]:
+def _reading(text: str, job: Job, devices: Any, found_kernels: dict[str, Kernel]) -> dict[str, Any]:
     """What the optimized program says of time, transfers and the largest tensors."""
     from .hlo import parse
     from .schedule import Speeds, estimate, largest
 
     coordinates = tuple(tuple(getattr(d, "coords", ())) for d in devices.flat)
     module = parse(text)
-    found = estimate(module, job.mesh.axes, Speeds(job.clock, job.bandwidth, job.interconnect, coordinates))
+    speeds = Speeds(job.clock, job.bandwidth, job.interconnect, coordinates, found_kernels)
+    found = estimate(module, job.mesh.axes, speeds)
     return {
         "seconds": found.seconds,
         "compute_seconds": found.compute,

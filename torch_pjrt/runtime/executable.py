@@ -17,12 +17,14 @@ import jax
 import numpy as np
 from jax.sharding import SingleDeviceSharding
 
+from ..lowering.target import Target, compiling_for, target
 from . import cache, stored
 from .client import device
 from .defaults import default_options
 from .in_flight import dispatched
 from .members import Members
 from .metrics import METRICS
+from .platform import platform
 
 _Result = TypeVar("_Result")
 
@@ -103,7 +105,8 @@ def compile_function(
         warnings.filterwarnings("ignore", message="Some donated buffers were not usable")
         function = flat if members is None else members.spread(flat)
         jitted = jax.jit(function, donate_argnums=tuple(donate), keep_unused=True, out_shardings=placement)
-        lowered = jitted.lower(*placed, *present)
+        with compiling_for(target() or Target(platform())):
+            lowered = jitted.lower(*placed, *present)
         compiled = _interruptible(functools.partial(_compile, lowered, asked))
     took = time.perf_counter() - started
     METRICS.executables_compiled += 1
