@@ -94,7 +94,8 @@ def _scaled(x: Array, factor: float) -> Array:
 
 def _scope(phase: str, query: Sequence[int], key: Sequence[int], is_causal: bool) -> str:
     """A name in the program from which an estimate can tell what the kernels do (`plan/schedule.py`)."""
-    return f"splash-{phase}-{'causal' if is_causal else 'full'}-{query[2]}x{key[2]}x{query[3]}"
+    sizes = (*query[:3], *key[2:])
+    return f"splash-{phase}-{'causal' if is_causal else 'full'}-{'x'.join(map(str, sizes))}"
 
 
 def _kernel(query: Sequence[int], key: Sequence[int], is_causal: bool) -> Any:

@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from math import prod
 from typing import Any
 
 from .hlo import Array, Instruction, Module, groups
-from .kernels import Kernel, cycles_of
+from .kernels import Schedules, cycles_of
 
 _COLLECTIVES = (
     "all-gather", "all-reduce", "reduce-scatter", "all-to-all", "ragged-all-to-all", "collective-permute",
@@ -37,14 +37,14 @@ class Speeds:
         bandwidth: bytes a second from and to HBM.
         interconnect: bytes a second sent to neighbours, over all links.
         coordinates: of each device of the mesh in the network, to see over which dimensions a group is spread.
-        kernels: by the name of their instruction.
+        kernels: how long the kernels run that are known (`kernels.py`).
     """
 
     clock: float
     bandwidth: float
     interconnect: float
     coordinates: tuple[tuple[int, ...], ...]
-    kernels: Mapping[str, Kernel] = field(default_factory=dict)
+    kernels: Schedules = field(default_factory=dict)
 
 
 @dataclass(slots=True)
@@ -143,11 +143,11 @@ class _Reader:
             self._compute(i, sent, total)
 
     def _compute(self, i: Instruction, sent: Sent | None, total: Estimate) -> None:
-        kernel = self.speeds.kernels.get(i.name) if "tpu_custom_call" in i.attributes else None
-        cycles: float | None = i.cycles if kernel is None else cycles_of(i.place, kernel)
+        of_kernel = "tpu_custom_call" in i.attributes
+        cycles = cycles_of(i.place, self.speeds.kernels) if of_kernel else i.cycles
         computing = cycles / self.speeds.clock if cycles is not None and self.speeds.clock else 0.0
         sending = 0.0 if sent is None else sent.seconds
-        if cycles is None and sent is None and ("tpu_custom_call" in i.attributes or i.opcode in _LONG):
+        if cycles is None and sent is None and (of_kernel or i.opcode in _LONG):
             total.unknown[i.opcode] += 1
         total.compute += computing
         total.exposed += max(0.0, sending - computing)

@@ -11,13 +11,12 @@ import pickle
 import re
 import resource
 import sys
-import tempfile
 import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from .kernels import Kernel, ask_for_schedules, kernels
+from .kernels import schedules_of
 from .sharding import Layouts, Mesh, Split
 from .tape import Tape
 
@@ -67,20 +66,13 @@ def main() -> None:
     quiet_libtpu()
     with open(sys.argv[1], "rb") as file:
         job: Job = pickle.load(file)  # our own parent wrote it
-    with tempfile.TemporaryDirectory(prefix="torch-pjrt-schedules-") as schedules:
-        if job.platform == "tpu":
-            ask_for_schedules(schedules)
-        found = run(job, schedules)
+    found = run(job)
     with open(sys.argv[2], "w") as file:
         json.dump(found, file)
 
 
-def run(job: Job, schedules: str) -> dict[str, Any]:
-    """What the compiler says of a job, as JSON has it; see `compiled.Compiled`.
-
-    Args:
-        schedules: where the compiler writes what it is asked for by `kernels.ask_for_schedules`.
-    """
+def run(job: Job) -> dict[str, Any]:
+    """What the compiler says of a job, as JSON has it; see `compiled.Compiled`."""
     import torch
 
     began = time.perf_counter()
@@ -97,7 +89,7 @@ def run(job: Job, schedules: str) -> dict[str, Any]:
         found |= _analysis(compiled)
         text = compiled.as_text()
         _dump(text, job)
-        found |= _reading(text, job, devices, kernels(schedules))
+        found |= _reading(text, job, devices)
     found["compile_seconds"] = time.perf_counter() - middle
     found["peak_bytes"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
     return found
@@ -193,14 +185,15 @@ def _dump(text: str, job: Job) -> None:
         (Path(place) / f"{name}.hlo").write_text(text)
 
 
-def _reading(text: str, job: Job, devices: Any, found_kernels: dict[str, Kernel]) -> dict[str, Any]:
+def _reading(text: str, job: Job, devices: Any) -> dict[str, Any]:
     """What the optimized program says of time, transfers and the largest tensors."""
     from .hlo import parse
     from .schedule import Speeds, estimate, largest
 
     coordinates = tuple(tuple(getattr(d, "coords", ())) for d in devices.flat)
     module = parse(text)
-    speeds = Speeds(job.clock, job.bandwidth, job.interconnect, coordinates, found_kernels)
+    kernels = schedules_of(text, job.topology.partition(":")[0]) if job.platform == "tpu" else {}
+    speeds = Speeds(job.clock, job.bandwidth, job.interconnect, coordinates, kernels)
     found = estimate(module, job.mesh.axes, speeds)
     return {
         "seconds": found.seconds,
