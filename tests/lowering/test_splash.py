@@ -5,15 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 import jax
-import numpy as np
 import pytest
 import torch
-from jax.sharding import Mesh
 from torch.nn.functional import scaled_dot_product_attention
 
 from torch_pjrt.lowering import Spec, apply, splash
 from torch_pjrt.lowering.target import Target, compiling_for
 
+from ..conftest import DEVICE
 from .check import to_cpu, to_jax
 
 aten = torch.ops.aten
@@ -55,7 +54,7 @@ def forward_and_backward(
 
 @pytest.mark.parametrize(
     ("heads", "kv_heads", "queries", "keys", "causal", "scale"),
-    [(2, 2, 512, 512, True, None), (4, 2, 640, 512, False, 0.3), (2, 1, 512, 768, True, None)],
+    [(1, 1, 512, 512, True, None), (2, 1, 640, 512, False, 0.3), (2, 1, 512, 768, True, None)],
 )
 def test_the_kernels_and_their_gradient_are_cpu_pytorchs_attention(
     heads: int, kv_heads: int, queries: int, keys: int, causal: bool, scale: float | None
@@ -70,16 +69,24 @@ def test_the_kernels_and_their_gradient_are_cpu_pytorchs_attention(
         torch.testing.assert_close(g.float(), w, **CLOSE)
 
 
-def test_each_device_of_a_mesh_runs_the_kernel_on_its_part() -> None:
-    if len(jax.devices("cpu")) < 2:
-        pytest.skip("one CPU device")
-    mesh = Mesh(np.asarray(jax.devices("cpu")[:2]).reshape(2, 1), ("fsdp", "tp"))
-    spread = Target("tpu", mesh, ("fsdp",), ("tp",), interpret=True)
-    leaves = operands(2, 2, 512, 512, batch=2)
-    grad = torch.randn(leaves[0].shape).bfloat16()
-    whole = forward_and_backward(KERNELS, leaves, True, None, grad)
-    for g, w in zip(forward_and_backward(spread, leaves, True, None, grad), whole, strict=True):
-        torch.testing.assert_close(g, w)
+@pytest.mark.parametrize(
+    ("batch", "heads", "part"),
+    [(("fsdp",), ("tp",), (2, 2)), (("fsdp",), (), (2, 4)), (("fsdp", "tp"), (), (1, 4)), ((), ("tp",), (4, 2))],
+)
+def test_each_device_of_a_mesh_runs_the_kernel_on_its_part(
+    batch: tuple[str, ...], heads: tuple[str, ...], part: tuple[int, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[tuple[int, ...]] = []
+    kernel = splash._kernel
+    monkeypatch.setattr(splash, "_kernel", lambda query, *rest: seen.append(query) or kernel(query, *rest))
+    mesh = jax.sharding.AbstractMesh((2, 2), ("fsdp", "tp"))
+    arrays = [to_jax(x) for x in operands(4, 2, 512, 512, batch=4)]
+    with compiling_for(Target("tpu", mesh, batch, heads)):  # type: ignore[arg-type]
+        assert splash.fits(*arrays, None, 0.0)
+        out, logsumexp = jax.eval_shape(lambda *x: splash.forward(*x, True, 0.125), *arrays)
+        assert (out.shape, logsumexp.shape) == ((4, 4, 512, 64), (4, 4, 512))
+        jax.eval_shape(lambda *x: splash.backward(*x, True, 0.125), out, *arrays, out, logsumexp)
+    assert seen == [(*part, 512, 64)] * 2
 
 
 @pytest.mark.parametrize(
@@ -112,3 +119,31 @@ def test_a_batch_that_the_mesh_does_not_divide_is_left_to_the_partitioner() -> N
     for target in (Target("tpu", mesh, ("fsdp",)), Target("tpu", mesh, None)):  # type: ignore[arg-type]
         with compiling_for(target):
             assert not splash.fits(*arrays, None, 0.0)
+
+
+def test_training_on_a_device_with_kernels_goes_through_them_if_no_heads_are_shared(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    ran: list[str] = []
+    scope = splash._scope
+    monkeypatch.setattr(splash, "_scope", lambda phase, *rest: ran.append(phase) or scope(phase, *rest))
+    want = [x.float().requires_grad_() for x in operands(2, 2, 512, 512)]
+    scaled_dot_product_attention(*want, is_causal=True).square().sum().backward()
+    leaves = [x.to(DEVICE).requires_grad_() for x in operands(2, 2, 512, 512)]
+    with compiling_for(KERNELS):
+        out = scaled_dot_product_attention(*leaves, is_causal=True)
+        assert "EfficientAttention" in type(out.grad_fn).__name__
+        out.float().square().sum().backward()
+        got = [x.grad.cpu().float() for x in leaves if x.grad is not None]
+        shared = scaled_dot_product_attention(leaves[0], *(x[:, :1] for x in leaves[1:]), enable_gqa=True)
+        with torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.MATH):
+            asked = scaled_dot_product_attention(*leaves, is_causal=True)
+        assert set(ran) == {"forward", "backward"}
+        assert not any("Efficient" in type(x.grad_fn).__name__ for x in (shared, asked))
+    for g, w in zip(got, want, strict=True):
+        torch.testing.assert_close(g, w.grad, rtol=5e-2, atol=5e-2)
+
+
+def test_without_kernels_the_device_keeps_the_formula() -> None:
+    leaves = [x.to(DEVICE).requires_grad_() for x in operands(2, 2, 512, 512)]
+    assert "Efficient" not in type(scaled_dot_product_attention(*leaves).grad_fn).__name__

@@ -232,20 +232,24 @@ def device_memory(index: int) -> tuple[int, int]:
 def attention(query: Any, key: Any, masked: bool) -> int:
     """What scaled_dot_product_attention without dropout is made of, as a number of `torch.nn.attention.SDPBackend`.
 
-    DTensor has a rule for the efficient kernel's op, and spreads heads as if each query had a key of its own. Kernels
-    that keep no scores (`lowering/splash.py`) are had through the op that PyTorch has for other backends.
+    The efficient backend's op is known to DTensor, and is how a TPU's kernels, which keep no scores, get a gradient of
+    their own (`lowering/splash.py`). PyTorch's shapes of its gradient are wrong where query heads share a key head;
+    the op that it has for other backends also returns numbers, which only a plan's tape takes.
     """
     from ..lowering.target import target
     from ..runtime.platform import platform
 
     backends = torch.nn.attention.SDPBackend
     module = sys.modules.get("torch.distributed.tensor")
-    if module is not None and isinstance(query, module.DTensor):
-        same_heads = query.shape[1] == key.shape[1]
-        return int(backends.EFFICIENT_ATTENTION.value if same_heads else backends.MATH.value)
+    spread = module is not None and isinstance(query, module.DTensor)
     on = target()
-    kernels = (platform() if on is None else on.platform) == "tpu"
-    chosen = backends.OVERRIDEABLE if kernels and not masked and query.dtype == torch.bfloat16 else backends.MATH
+    kernels = (platform() if on is None else on.platform) == "tpu" and query.dtype == torch.bfloat16 and not masked
+    if kernels and on is not None and isinstance(query, torch._subclasses.FakeTensor):
+        chosen = backends.OVERRIDEABLE
+    elif (kernels or spread) and query.shape[1] == key.shape[1]:
+        chosen = backends.EFFICIENT_ATTENTION
+    else:
+        chosen = backends.MATH
     return int(chosen.value)
 
 
