@@ -59,7 +59,14 @@ def forward(query: Array, key: Array, value: Array, is_causal: bool, factor: flo
 
 
 def backward(
-    grad_out: Array, query: Array, key: Array, value: Array, out: Array, logsumexp: Array, is_causal: bool, factor: float
+    grad_out: Array,
+    query: Array,
+    key: Array,
+    value: Array,
+    out: Array,
+    logsumexp: Array,
+    is_causal: bool,
+    factor: float,
 ) -> list[Array]:
     """Gradients of query, key and value."""
     from jax.experimental.pallas.ops.tpu.splash_attention import splash_attention_kernel

@@ -234,7 +234,7 @@ class Recorder(TorchDispatchMode):
                 lowering is None,
             )
         )
-        counted = flop_registry.get(func.overloadpacket) or _ATTENTION.get(func.overloadpacket)
+        counted: Any = flop_registry.get(func.overloadpacket) or _ATTENTION.get(func.overloadpacket)
         if counted is not None:
             flops = int(counted(*args, **kwargs, out_val=result))
             self.tape.flops += flops
