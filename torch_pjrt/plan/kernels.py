@@ -118,20 +118,21 @@ def _schedules(sort: Sort, chip: str) -> dict[str, Kernel]:
             if done.returncode:
                 return {}  # the row says that there is no estimate of them
             files = Path(place).glob("*splash_mha_*-final_bundles.txt")
-            found = {phase: asdict(at_most_peak(kernel, sort, phase, chip)) for phase, kernel in _read_all(files)}
+            found = {phase: asdict(of_device(kernel, sort, phase, chip)) for phase, kernel in _read_all(files)}
         stored = json.dumps(found).encode()
         cache.store(key, stored)
     return {phase: Kernel(**kernel) for phase, kernel in json.loads(stored).items()}
 
 
-def at_most_peak(kernel: Kernel, sort: Sort, phase: str, chip: str) -> Kernel:
-    """The kernel, its work on a block no faster than the chip's matrix units.
+def of_device(kernel: Kernel, sort: Sort, phase: str, chip: str) -> Kernel:
+    """The kernel as a device runs it: its cores share the grid, and work on a block no faster than their matrix units.
 
     Bundles leave out that a bundle waits for a busy unit: a v5e's gradient kernels would be at 108 % of its peak.
     """
     on = CHIPS[chip]
     operations = _PRODUCTS[phase] * 2 * sort.block_q * sort.block_kv * sort.width
-    return replace(kernel, body=max(kernel.body, ceil(operations * on.devices * on.clock / on.peak)))
+    shared = Kernel(*(ceil(n / on.cores) for n in (kernel.always, kernel.body, kernel.edges)))
+    return replace(shared, body=max(shared.body, ceil(operations * on.devices * on.clock / on.peak)))
 
 
 def _read_all(files: Iterable[Path]) -> Iterable[tuple[str, Kernel]]:
