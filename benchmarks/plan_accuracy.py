@@ -32,7 +32,7 @@ class Published:
         architecture: what a Hugging Face configuration says of it.
         topology: as `plan` names it.
         batch: examples a device.
-        fitting: the same, as planned for: less where scores of attention, which the device keeps whole, would not fit.
+        fitting: the same, as planned for: less where it does not fit without what the recipe offloads to the host.
         sequence: tokens of an example.
         mfu: measured; TFLOP/s a chip over the documented peak where only that is published.
         source: where it is published.
@@ -61,19 +61,19 @@ _16B = _llama(4096, 28672, 64, 64, 32, 32000)
 _32B = _llama(8192, 28672, 64, 64, 32, 32000)
 
 ROWS = (
-    Published("16B v5e-256", _16B, "v5e:16x16", 6, 1, 2048, 0.6110, f"{_MAXTEXT}/v5e/README.md, 16b.sh"),
-    Published("32B v5e-256", _32B, "v5e:16x16", 4, 1, 2048, 0.6686, f"{_MAXTEXT}/v5e/README.md, 32b.sh"),
+    Published("16B v5e-256", _16B, "v5e:16x16", 6, 6, 2048, 0.6110, f"{_MAXTEXT}/v5e/README.md, 16b.sh"),
+    Published("32B v5e-256", _32B, "v5e:16x16", 4, 4, 2048, 0.6686, f"{_MAXTEXT}/v5e/README.md, 32b.sh"),
     Published("32B v5p-128", _32B, "v5p:4x4x4", 7, 7, 2048, 0.7147, f"{_MAXTEXT}/v5p/README.md, 32b.sh (there tp=4)"),
     Published(
-        "Llama3.1-8B v6e-8", _llama(4096, 14336, 32, 8, 32, 128256), "v6e:2x4", 3, 1, 8192, 413.433 / 918,
+        "Llama3.1-8B v6e-8", _llama(4096, 14336, 32, 8, 32, 128256), "v6e:2x4", 3, 3, 8192, 413.433 / 918,
         f"{_RECIPES}/trillium/Llama3.1-8B-MaxText/v6e-8",
     ),
     Published(
-        "Mistral-7B v6e-8", _llama(4096, 14336, 32, 8, 32, 32000), "v6e:2x4", 6, 1, 8192, 431.981 / 918,
+        "Mistral-7B v6e-8", _llama(4096, 14336, 32, 8, 32, 32000), "v6e:2x4", 6, 6, 8192, 431.981 / 918,
         f"{_RECIPES}/trillium/Mistral-7B-MaxText",
     ),
     Published(
-        "Llama2-70B v6e-256", _llama(8192, 28672, 64, 8, 80, 32000), "v6e:16x16", 3, 1, 4096, 402.274 / 918,
+        "Llama2-70B v6e-256", _llama(8192, 28672, 64, 8, 80, 32000), "v6e:16x16", 3, 3, 4096, 402.274 / 918,
         f"{_RECIPES}/trillium/Llama2-70B-MaxText",
     ),
     Published(

@@ -244,3 +244,17 @@ def test_a_model_on_the_meta_device_is_planned_as_it_is() -> None:
     step(*inputs)
     real, inputs_real, _ = training(Layers(layers=2))
     assert [o.name for o in tape_of(step, inputs).operations] == [o.name for o in tape_of(real, inputs_real).operations]
+
+
+def test_attention_is_one_operation_with_the_flops_of_its_products() -> None:
+    query = torch.empty(2, 4, 512, 64, device=DEVICE, dtype=torch.bfloat16, requires_grad=True)
+    key, value = (torch.empty(2, 2, 256, 64, device=DEVICE, dtype=torch.bfloat16) for _ in range(2))
+
+    def step(query: torch.Tensor) -> None:
+        nn.functional.scaled_dot_product_attention(query, key, value, enable_gqa=True).sum().backward()
+
+    tape = tape_of(step, [query])
+    names = [o.name for o in tape.operations if "attention" in o.name]
+    whole = "aten::_scaled_dot_product_fused_attention_overrideable"
+    assert names == [whole, f"{whole}_backward"]
+    assert tape.model_flops == (2 + 5) * 2 * 2 * 4 * 512 * 256 * 64

@@ -19,6 +19,7 @@ from torch_pjrt.plan.sharding import layouts, parse_mesh
 from torch_pjrt.plan.topology import CHIPS, parse_topology
 from torch_pjrt.plan.worker import Job
 
+from ..conftest import DEVICE
 from .check import Layers, tape_of, training
 
 pytest.importorskip("libtpu")
@@ -133,3 +134,38 @@ def test_fit_finds_a_batch_that_fits(tmp_path: Path) -> None:
     rows = plan_entry(Entry("wide", make, True, False), Settings(("v5e:1",), batch=1 << 18, fit=True)).rows
     assert rows[0].fits is False
     assert rows[-1].fits is True and rows[-1].batch is not None and rows[-1].batch < 1 << 18
+
+
+class Attention(nn.Module):
+    """Grouped-query attention over (N, T, 512): 4 heads of 128, of which two share a key head."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.query, self.out = (nn.Linear(512, 512, bias=False, dtype=torch.bfloat16) for _ in range(2))
+        self.key, self.value = (nn.Linear(512, 256, bias=False, dtype=torch.bfloat16) for _ in range(2))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        q, k, v = (p(x).unflatten(-1, (-1, 128)).transpose(1, 2) for p in (self.query, self.key, self.value))
+        y = nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True)
+        return self.out(y.transpose(1, 2).flatten(2))
+
+
+@pytest.mark.parametrize("topology", ["v5e:2x2", "v5p:2x2x1", "v6e:2x2", "tpu7x:1x1x1"])
+def test_attention_is_a_kernel_forward_and_backward_and_no_score_lies_in_memory(topology: str) -> None:
+    model = Attention().to(DEVICE)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+    def step(x: torch.Tensor) -> torch.Tensor:
+        loss = model(x).float().square().mean()
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        return loss.detach()
+
+    length = 4096
+    row = plan(step, [torch.empty(4, length, 512, dtype=torch.bfloat16, device=DEVICE)], topology=topology).rows[0]
+    assert row.failure == "" and row.memory is not None and row.time is not None
+    scores = 4 // row.devices * 4 * length * length * 2
+    assert row.memory.temporaries < scores / 2
+    assert not any("no estimate" in note for note in row.notes)
+    assert row.time.roofline < row.time.best < 20 * row.time.roofline

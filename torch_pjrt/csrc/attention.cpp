@@ -1,7 +1,8 @@
 // Which kernel scaled_dot_product_attention is made of, where it is not ours as a whole.
 //
-// On plain tensors it is one op of ours, or PyTorch's formula, whose ops a trace fuses. A DTensor needs an op that
-// DTensor knows how to spread over a mesh: heads (tensor parallel) and sequences (context parallel, a ring).
+// On plain tensors it is one op of ours, or PyTorch's formula, whose ops a trace fuses; where there are kernels that keep
+// no scores (a TPU), an op with a gradient of its own. A DTensor needs an op that DTensor knows how to spread over a
+// mesh: heads (tensor parallel) and sequences (context parallel, a ring). Which one: `eager/bridge.py`, attention.
 #include "python.h"
 
 #include <ATen/Context.h>
@@ -13,13 +14,6 @@
 namespace torch_pjrt {
 namespace {
 
-bool is_dtensor(const at::Tensor& t) {
-  if (!t.key_set().has(c10::DispatchKey::Python))
-    return false;
-  py::gil_scoped_acquire gil;
-  return py::cast<bool>(py::object(bridge().is_dtensor(t)));
-}
-
 int64_t choose(
     const at::Tensor& query,
     const at::Tensor& key,
@@ -29,12 +23,12 @@ int64_t choose(
     bool is_causal,
     std::optional<double> scale,
     bool enable_gqa) {
-  // DTensor spreads heads as if each query had a key of its own.
-  bool usual = query.dim() == 4 && key.dim() == 4 && value.dim() == 4 && query.sym_size(1) == key.sym_size(1) &&
+  bool usual = query.dim() == 4 && key.dim() == 4 && value.dim() == 4 && dropout == 0 &&
                at::isFloatingType(query.scalar_type()) && at::globalContext().userEnabledMemEfficientSDP();
-  auto chosen =
-      usual && dropout == 0 && is_dtensor(query) ? sdp::SDPBackend::efficient_attention : sdp::SDPBackend::math;
-  return static_cast<int64_t>(chosen);
+  if (!usual)
+    return static_cast<int64_t>(sdp::SDPBackend::math);
+  py::gil_scoped_acquire gil;
+  return py::cast<int64_t>(py::object(bridge().attention(query, key, mask.has_value())));
 }
 
 TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {

@@ -62,7 +62,7 @@ void set_bridge(const py::dict& f) {
   b.device_count = f["device_count"];
   b.no_device = f["no_device"];
   b.device_memory = f["device_memory"];
-  b.is_dtensor = f["is_dtensor"];
+  b.attention = f["attention"];
   b.out_of_memory = f["out_of_memory"];
 }
 

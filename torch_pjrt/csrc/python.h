@@ -36,7 +36,7 @@ struct Bridge {
   py::object device_count; // () -> int
   py::object no_device; // () raises: why there is no device, and how to get one
   py::object device_memory; // (device index) -> (free, total)
-  py::object is_dtensor; // (tensor) -> whether it is a DTensor
+  py::object attention; // (query, key, whether there is a mask) -> the kernel, an SDPBackend as an int
   py::object out_of_memory; // (device index, bytes, what for) raises
 };
 

@@ -6,6 +6,8 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
+import torch
+
 from .. import _C
 from ..runtime import in_flight, interrupts
 from ..runtime.metrics import METRICS
@@ -232,10 +234,28 @@ def device_memory(index: int) -> tuple[int, int]:
     return memory_info(index)
 
 
-def is_dtensor(tensor: Any) -> bool:
-    """Whether it is a DTensor."""
+def attention(query: Any, key: Any, masked: bool) -> int:
+    """What scaled_dot_product_attention without dropout is made of, as a number of `torch.nn.attention.SDPBackend`.
+
+    The efficient backend's op is known to DTensor, and is how a TPU's kernels, which keep no scores, get a gradient of
+    their own (`lowering/splash.py`). PyTorch's shapes of its gradient are wrong where query heads share a key head;
+    the op that it has for other backends also returns numbers, which only a plan's tape takes.
+    """
+    from ..lowering.target import target
+    from ..runtime.platform import platform
+
+    backends = torch.nn.attention.SDPBackend
     module = sys.modules.get("torch.distributed.tensor")
-    return module is not None and isinstance(tensor, module.DTensor)
+    spread = module is not None and isinstance(query, module.DTensor)
+    on = target()
+    kernels = (platform() if on is None else on.platform) == "tpu" and query.dtype == torch.bfloat16 and not masked
+    if kernels and on is not None and isinstance(query, torch._subclasses.FakeTensor):
+        chosen = backends.OVERRIDEABLE
+    elif (kernels or spread) and query.shape[1] == key.shape[1]:
+        chosen = backends.EFFICIENT_ATTENTION
+    else:
+        chosen = backends.MATH
+    return int(chosen.value)
 
 
 def out_of_memory(index: int, nbytes: int, largest: Any) -> None:
@@ -267,7 +287,7 @@ _BRIDGE: dict[str, Callable[..., Any]] = {
     "device_count": device_count,
     "no_device": no_device,
     "device_memory": device_memory,
-    "is_dtensor": is_dtensor,
+    "attention": attention,
     "out_of_memory": out_of_memory,
     "hold_interrupts": interrupts.hold,
     "release_interrupts": interrupts.release,

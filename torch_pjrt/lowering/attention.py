@@ -2,6 +2,8 @@
 
 Scores and softmax are float32 for half inputs; the probabilities go back to the value's dtype for the second product,
 as matrix units take them. A row that a mask leaves nothing of gives zeros.
+
+Whole, with all scores in memory; on a TPU as kernels that keep none, where they take the operands (`splash.py`).
 """
 
 from __future__ import annotations
@@ -13,6 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
 
+from . import splash
 from .matmul import precision
 from .registry import lower
 from .rng import random_bits
@@ -82,6 +85,8 @@ def fused_attention_backward(
 ) -> list[Array]:
     """Gradients of query, key, value and, if there is one, the bias. Probabilities are recomputed from logsumexp."""
     factor = _factor(query, scale)
+    if splash.fits(query, key, value, attn_bias, dropout_p):
+        return splash.backward(grad_out, query, key, value, out, logsumexp, is_causal, factor)
     scores = _scores(query, key, attn_bias, is_causal, factor)
     total = logsumexp.reshape(*scores.shape[:-1], 1).astype(scores.dtype)
     probabilities = jnp.exp(scores - jnp.where(total == -jnp.inf, 0, total))
@@ -155,7 +160,9 @@ def attend(
     dropout_p: float,
     random_key: Array | None,
 ) -> tuple[Array, Array]:
-    """(output, logsumexp of the scores), both in the dtype that PyTorch computes in."""
+    """(output, logsumexp of the scores), both in the dtype that PyTorch computes in; the output of kernels is half."""
+    if splash.fits(query, key, value, bias, dropout_p):
+        return splash.forward(query, key, value, is_causal, _factor(query, scale))
     scores = _scores(query, key, bias, is_causal, _factor(query, scale))
     peak = scores.max(-1, keepdims=True, initial=-jnp.inf)
     # exp(-inf - -inf) would be NaN; a NaN score still makes a NaN row.

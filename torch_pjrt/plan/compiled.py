@@ -163,8 +163,9 @@ def _wait(process: subprocess.Popen[bytes], until: float, seconds: float) -> str
 
 
 def _kill(process: subprocess.Popen[bytes]) -> None:
+    """End a worker and what it has started: it leads a session of its own."""
     if process.poll() is None:
-        process.kill()
+        os.killpg(process.pid, signal.SIGKILL)
         process.wait()
 
 

@@ -123,6 +123,8 @@ def parse(text: str) -> Module:
     """The instructions of an HLO module's text."""
     module = Module()
     current: list[Instruction] | None = None
+    # What a Pallas kernel says of itself is the one attribute that is written on several lines.
+    text = re.sub(r"kernel_metadata=\{\n.*?\n\}", "kernel_metadata={}", text, flags=re.DOTALL)
     for line in text.splitlines():
         if current is None:
             head = re.match(r"(ENTRY )?%?([\w.\-]+) \(.*\{\s*$", line)

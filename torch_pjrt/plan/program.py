@@ -16,11 +16,14 @@ from jax import lax
 from ..eager.infer import op_named
 from ..lowering import apply, find, view
 from ..lowering.dtypes import to_numpy
+from ..lowering.target import Target, compiling_for
 from .roll import Loop, Storages, loops, stacks
 from .tape import Operation, Ref, Tape
 
 # What is done to an operation's results: (operation's index, result's index, array) -> array.
 Constrain = Callable[[int, int, jax.Array], jax.Array]
+# What an operation, by its index, runs on.
+Place = Callable[[int], Target | None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,20 +85,23 @@ def abstract(tape: Tape, group: Storages) -> jax.ShapeDtypeStruct:
     return jax.ShapeDtypeStruct(base.sizes if len(group) == 1 else (len(group), *base.sizes), to_numpy(base.dtype))
 
 
-def program(tape: Tape, called: Signature, constrain: Constrain = lambda i, j, x: x) -> Callable[..., list[jax.Array]]:
+def program(
+    tape: Tape, called: Signature, constrain: Constrain = lambda i, j, x: x, place: Place = lambda i: None
+) -> Callable[..., list[jax.Array]]:
     """The function of a tape: (arrays of `called.inputs`, of `called.host_inputs`, keys) -> results.
 
     The results are the arrays of `called.outputs`, then of `called.host_outputs`.
 
     Args:
         constrain: applied to each result of each operation, to say how it is sharded.
+        place: asked for each operation.
     """
 
     def run(inputs: Sequence[jax.Array], from_host: Sequence[jax.Array], keys: jax.Array | None) -> list[jax.Array]:
         content = Content(tape)
         for group, array in zip(called.inputs, inputs, strict=True):
             content.put(group, array)
-        evaluation = _Evaluation(tape, content, keys, constrain)
+        evaluation = _Evaluation(tape, content, keys, constrain, place)
         arrivals: dict[int, list[tuple[int, jax.Array]]] = {}
         for (index, number), array in zip(called.host_inputs, from_host, strict=True):
             arrivals.setdefault(index, []).append((number, array))
@@ -197,12 +203,19 @@ class _Evaluation:
     """The content of the storages while a tape's operations are run on tracers."""
 
     def __init__(
-        self, tape: Tape, content: Content, keys: jax.Array | None, constrain: Constrain, in_loop: bool = False
+        self,
+        tape: Tape,
+        content: Content,
+        keys: jax.Array | None,
+        constrain: Constrain,
+        place: Place,
+        in_loop: bool = False,
     ) -> None:
         self.tape = tape
         self.content = content
         self.keys = keys
         self.constrain = constrain
+        self.place = place
         self.drawn = 0
         # In a loop's body there is nothing to merge with what is computed again.
         self._regions = {} if in_loop else _reads_of_regions(tape.operations)
@@ -224,7 +237,8 @@ class _Evaluation:
                 assert self.keys is not None
                 key, self.drawn = self.keys[self.drawn], self.drawn + 1
             try:
-                flat = apply(op, args, kwargs, operation.specs, key)
+                with compiling_for(self.place(index)):
+                    flat = apply(op, args, kwargs, operation.specs, key)
             except Exception as error:
                 error.add_note(f"while lowering {operation.name} at {operation.line}")
                 raise
@@ -263,7 +277,7 @@ class _Evaluation:
                 inner.put((s,), lax.dynamic_index_in_dim(source, first + way * k, keepdims=False))
             for s, array in [*carried.items(), *kept.items()]:
                 inner.put((s,), array)
-            evaluation = _Evaluation(tape, inner, mine, self.constrain, in_loop=True)
+            evaluation = _Evaluation(tape, inner, mine, self.constrain, self.place, in_loop=True)
             for j, operation in enumerate(body):
                 evaluation.run(loop.first + j, operation)
             for s in sorted(loop.updated):

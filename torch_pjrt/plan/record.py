@@ -24,6 +24,25 @@ from .tape import Finding, Operation, Ref, Storage, Tape
 
 aten = torch.ops.aten
 
+
+def _attention_flops(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, *args: Any, **kwargs: Any) -> int:
+    """Two products, of all scores: a causal mask is not counted as less, as PyTorch's counter does it."""
+    return 2 * query.shape[:-1].numel() * key.shape[-2] * (query.shape[-1] + value.shape[-1])
+
+
+def _attention_backward_flops(
+    grad: torch.Tensor, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, *args: Any, **kwargs: Any
+) -> int:
+    """Five products: the scores are computed again."""
+    return 2 * query.shape[:-1].numel() * key.shape[-2] * (3 * query.shape[-1] + 2 * value.shape[-1])
+
+
+# PyTorch's counter knows the attention of each backend but this.
+_ATTENTION = {
+    aten._scaled_dot_product_fused_attention_overrideable: _attention_flops,
+    aten._scaled_dot_product_fused_attention_overrideable_backward: _attention_backward_flops,
+}
+
 # Their results have no content yet.
 _EMPTY = frozenset(
     {
@@ -215,8 +234,9 @@ class Recorder(TorchDispatchMode):
                 lowering is None,
             )
         )
-        if func.overloadpacket in flop_registry:
-            flops = int(flop_registry[func.overloadpacket](*args, **kwargs, out_val=result))
+        counted: Any = flop_registry.get(func.overloadpacket) or _ATTENTION.get(func.overloadpacket)
+        if counted is not None:
+            flops = int(counted(*args, **kwargs, out_val=result))
             self.tape.flops += flops
             self.tape.model_flops += flops if region is None else 0
 

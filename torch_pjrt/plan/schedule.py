@@ -2,6 +2,7 @@
 
 The compiler's own figures are the cycles that it estimates for each instruction. It has none for transfers between
 chips, so those are bytes over bandwidth; of one that runs in the background, what is left of it where it is waited for.
+Kernels have theirs from the schedule of their machine code (`kernels.py`).
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from math import prod
 from typing import Any
 
 from .hlo import Array, Instruction, Module, groups
+from .kernels import Schedules, cycles_of
 
 _COLLECTIVES = (
     "all-gather", "all-reduce", "reduce-scatter", "all-to-all", "ragged-all-to-all", "collective-permute",
@@ -35,12 +37,14 @@ class Speeds:
         bandwidth: bytes a second from and to HBM.
         interconnect: bytes a second sent to neighbours, over all links.
         coordinates: of each device of the mesh in the network, to see over which dimensions a group is spread.
+        kernels: how long the kernels run that are known (`kernels.py`).
     """
 
     clock: float
     bandwidth: float
     interconnect: float
     coordinates: tuple[tuple[int, ...], ...]
+    kernels: Schedules = field(default_factory=dict)
 
 
 @dataclass(slots=True)
@@ -139,10 +143,11 @@ class _Reader:
             self._compute(i, sent, total)
 
     def _compute(self, i: Instruction, sent: Sent | None, total: Estimate) -> None:
-        cycles = i.cycles
+        of_kernel = "tpu_custom_call" in i.attributes
+        cycles = cycles_of(i.place, self.speeds.kernels) if of_kernel else i.cycles
         computing = cycles / self.speeds.clock if cycles is not None and self.speeds.clock else 0.0
         sending = 0.0 if sent is None else sent.seconds
-        if cycles is None and sent is None and ("tpu_custom_call" in i.attributes or i.opcode in _LONG):
+        if cycles is None and sent is None and (of_kernel or i.opcode in _LONG):
             total.unknown[i.opcode] += 1
         total.compute += computing
         total.exposed += max(0.0, sending - computing)

@@ -32,6 +32,7 @@ class Chip:
         host: chips of one host along each dimension.
         largest: chips of the largest pod.
         clock: cycles a second of its TensorCore: what the compiler's estimates are counted in.
+        cores: TensorCores of a device, which share what it does.
     """
 
     name: str
@@ -45,6 +46,7 @@ class Chip:
     host: tuple[int, ...]
     largest: int
     clock: float
+    cores: int = 1
 
 
 # clock: documented peak / (matrix units x multiply-adds of each x 2): v5e has 4 units of 128 x 128, v5p 8; v6e
@@ -52,7 +54,7 @@ class Chip:
 # 4096 x 4096 matrices is 83 to 97 % of the peak, of a pointwise pass 72 to 81 % of HBM's bandwidth (libtpu 0.0.42).
 _CHIPS = (
     Chip("v5e", "TPU v5e", 16 << 30, 197e12, 819e9, 200e9, 1, 2, (2, 2), 256, 1.5e9),
-    Chip("v5p", "TPU v5p", 95 << 30, 459e12, 2765e9, 600e9, 1, 3, (2, 2, 1), 8960, 1.75e9),
+    Chip("v5p", "TPU v5p", 95 << 30, 459e12, 2765e9, 600e9, 1, 3, (2, 2, 1), 8960, 1.75e9, 2),
     Chip("v6e", "TPU v6e (Trillium)", 32 << 30, 918e12, 1640e9, 448e9, 1, 2, (2, 2), 256, 1.75e9),
     Chip("tpu7x", "TPU7x (Ironwood)", 192 << 30, 2307e12, 7380e9, 600e9, 2, 3, (2, 2, 1), 9216, 2.2e9),
 )

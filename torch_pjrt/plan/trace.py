@@ -16,6 +16,7 @@ from torch.optim import Optimizer
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 from torch.utils._pytree import tree_leaves, tree_map
 
+from ..lowering.target import Target, compiling_for
 from .placements import placements_of
 from .record import Names, PlanError, Recorder, address
 from .tape import Finding, Tape
@@ -96,6 +97,7 @@ def trace_step(step: Step, inputs: Sequence[Any], fake: FakeTensorMode) -> Tape:
         stack.enter_context(torch.autograd.set_multithreading_enabled(False))  # modes are a thread's own
         stack.enter_context(found.watching())
         stack.enter_context(as_if_real())
+        stack.enter_context(compiling_for(Target("tpu")))  # attention is one op, which has lowerings for the CPU too
         stack.enter_context(fake)
         given = tree_map(lambda x: _as_fake(x, fake) if isinstance(x, torch.Tensor) else x, list(inputs))
         with Recorder(fake, Names(), recording=False):

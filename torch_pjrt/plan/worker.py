@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from .kernels import schedules_of
 from .sharding import Layouts, Mesh, Split
 from .tape import Tape
 
@@ -120,6 +121,7 @@ def _lower(job: Job, devices: Any) -> tuple[Any, list[list[int]]]:
     import numpy as np
     from jax.sharding import NamedSharding, PartitionSpec
 
+    from ..lowering.target import Target
     from .program import abstract, program, signature
 
     called = signature(job.tape, job.roll)
@@ -137,7 +139,20 @@ def _lower(job: Job, devices: Any) -> tuple[Any, list[list[int]]]:
         axes[dimension] = job.mesh.data_axes
         return jax.lax.with_sharding_constraint(x, NamedSharding(mesh, PartitionSpec(*axes)))
 
-    run = program(job.tape, called, constrain)
+    tensor_parallel = tuple(
+        axis for axis in job.mesh.names if any(axis == name for s in job.tape.storages for name, _ in s.placements)
+    )
+
+    def place(i: int) -> Target | None:
+        if job.platform == "cpu":
+            return None
+        if job.mesh.devices == 1:
+            return Target(job.platform)
+        known = job.mesh.replicas == 1 or job.layouts.batch.get((i, 0)) == 0
+        heads = tuple(axis for axis in tensor_parallel if axis not in job.mesh.data_axes)
+        return Target(job.platform, mesh, job.mesh.data_axes if known else None, heads)
+
+    run = program(job.tape, called, constrain, place)
     with jax.enable_x64(True):
         splits = [job.layouts.inputs[group[0]] for group in called.inputs]
         arguments = [
@@ -177,7 +192,9 @@ def _reading(text: str, job: Job, devices: Any) -> dict[str, Any]:
 
     coordinates = tuple(tuple(getattr(d, "coords", ())) for d in devices.flat)
     module = parse(text)
-    found = estimate(module, job.mesh.axes, Speeds(job.clock, job.bandwidth, job.interconnect, coordinates))
+    kernels = schedules_of(text, job.topology.partition(":")[0]) if job.platform == "tpu" else {}
+    speeds = Speeds(job.clock, job.bandwidth, job.interconnect, coordinates, kernels)
+    found = estimate(module, job.mesh.axes, speeds)
     return {
         "seconds": found.seconds,
         "compute_seconds": found.compute,

@@ -16,12 +16,14 @@ from typing import Any, TypeVar
 import jax
 import numpy as np
 
+from ..lowering.target import Target, compiling_for, target
 from . import cache, stored
 from .defaults import default_options
 from .in_flight import dispatched
 from .members import Members
 from .meshes import placement, together_at, tracing_for
 from .metrics import METRICS
+from .platform import platform
 from .spread import Spread
 
 _Result = TypeVar("_Result")
@@ -110,9 +112,9 @@ def compile_function(
             lowered = jitted().lower(*placed, *present)
             spread = Spread([*placed, *present], placed_at, lambda given: _lower_and_compile(jitted(), given, asked))
             return Executable(spread, spread, takes, notes(), index), lowered
-        lowered = jitted(out_shardings=placed_at).lower(
-            *placed, *present, *([] if members is None else [members.after])
-        )
+        after = [] if members is None else [members.after]
+        with compiling_for(target() or Target(platform())):
+            lowered = jitted(out_shardings=placed_at).lower(*placed, *present, *after)
         compiled = _interruptible(functools.partial(_compile, lowered, asked))
     _note_compiling(started)
     memory = working_memory(compiled)

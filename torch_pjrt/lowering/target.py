@@ -1,0 +1,54 @@
+"""What the program that is being traced will run on, for the lowerings that have more than one way to say an op.
+
+Whoever compiles says so (`compiling_for`). Without it a lowering says what every platform has.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
+
+from jax.sharding import Mesh
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """A platform, and how XLA's partitioner spreads the program.
+
+    Attributes:
+        platform: as JAX names it: "cpu", "tpu".
+        mesh: the devices that the program is partitioned over; None if it is one device's.
+        batch: axes of the mesh that dimension 0 of an attention's operands lies along; None if that is not known.
+        heads: axes that its heads lie along.
+        interpret: have JAX interpret Pallas kernels, which any platform can: for tests.
+
+    Example:
+        >>> with compiling_for(Target("tpu")):
+        ...     jax.jit(fn).trace(x)
+    """
+
+    platform: str
+    mesh: Mesh | None = None
+    batch: tuple[str, ...] | None = ()
+    heads: tuple[str, ...] = ()
+    interpret: bool = False
+
+
+_TARGET: ContextVar[Target | None] = ContextVar("target", default=None)
+
+
+@contextmanager
+def compiling_for(target: Target | None) -> Iterator[None]:
+    """Tell the lowerings called within what their program will run on."""
+    token = _TARGET.set(target)
+    try:
+        yield
+    finally:
+        _TARGET.reset(token)
+
+
+def target() -> Target | None:
+    """What the program that is being traced will run on; None if nobody has said."""
+    return _TARGET.get()
