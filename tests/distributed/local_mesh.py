@@ -437,7 +437,7 @@ def test_ctrl_c_is_heard_while_a_meshs_program_compiles(mesh: DeviceMesh, monkey
     x.sum().item()
     monkeypatch.setattr(executable, "_compile", slowly)
     for run in (lambda: x.sinh_().sum().item(), lambda: torch.compile(lambda t: t.cosh(), backend="pjrt")(x).tolist()):
-        threading.Timer(0.5, signal.raise_signal, [signal.SIGINT]).start()
+        threading.Timer(0.5, signal.pthread_kill, [threading.main_thread().ident, signal.SIGINT]).start()
         began = time.monotonic()
         with pytest.raises(KeyboardInterrupt):
             run()

@@ -231,14 +231,14 @@ at::Scalar local_scalar_dense(const at::Tensor& self) {
 TORCH_LIBRARY(torch_pjrt, m) {
   m.def("copy_(Tensor(a!) self, Tensor src, bool non_blocking=False) -> Tensor(a!)");
   // The same values over several devices, each dimension split along axes of a grid of them: numbers joined by commas.
-  m.def("placed(Tensor self, int device, int[] grid, str[] axes) -> Tensor", {at::Tag::pt2_compliant_tag});
+  m.def("placed(Tensor self, int index, int[] grid, str[] axes) -> Tensor", {at::Tag::pt2_compliant_tag});
 }
 
 TORCH_LIBRARY_IMPL(torch_pjrt, Meta, m) {
   m.impl(
       "placed",
       [](const at::Tensor& self,
-         int64_t /*device*/,
+         int64_t /*index*/,
          at::IntArrayRef /*grid*/,
          const std::vector<std::string>& /*axes*/) { return at::empty_like(self); });
 }

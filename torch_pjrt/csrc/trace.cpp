@@ -1,6 +1,7 @@
 #include "trace.h"
 
 #include "findings.h"
+#include "guard.h"
 #include "interrupts.h"
 #include "layout_python.h"
 #include "lowering_state.h"

@@ -12,8 +12,8 @@ from .registry import lower
 
 
 @lower("torch_pjrt::placed")
-def placed(self: Array, device: int, grid: Sequence[int], axes: Sequence[str]) -> Array:
-    found = together_at(device)
+def placed(self: Array, index: int, grid: Sequence[int], axes: Sequence[str]) -> Array:
+    found = together_at(index)
     if found is None:
-        raise ValueError(f"device {device} is no mesh of devices")
+        raise ValueError(f"device {index} is no mesh of devices")
     return jax.lax.with_sharding_constraint(self, found.sharding(grid, axes, self.shape))

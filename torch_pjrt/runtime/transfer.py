@@ -52,9 +52,12 @@ def host_view(array: np.ndarray) -> torch.Tensor:
 
 
 def transfer(array: jax.Array, index: int) -> jax.Array:
-    """The array on another device of the platform."""
+    """The array on another device of the platform, in memory of its own."""
+    there = placement(index)
     with jax.enable_x64(True):
-        moved: jax.Array = jax.device_put(array, placement(index), may_alias=False)
+        if not array.sharding.device_set.isdisjoint(there.device_set):
+            array = array.copy()  # JAX would take over the part that is there already
+        moved: jax.Array = jax.device_put(array, there)
     return moved
 
 
