@@ -1,8 +1,8 @@
 // Which kernel scaled_dot_product_attention is made of, where it is not ours as a whole.
 //
-// On plain tensors it is one op of ours, or PyTorch's formula, whose ops a trace fuses; where there are kernels that keep
-// no scores (a TPU), an op with a gradient of its own. A DTensor needs an op that DTensor knows how to spread over a
-// mesh: heads (tensor parallel) and sequences (context parallel, a ring). Which one: `eager/bridge.py`, attention.
+// On plain tensors it is one op of ours, or PyTorch's formula, whose ops a trace fuses; where there are kernels that
+// keep no scores (a TPU), an op with a gradient of its own. A DTensor needs an op that DTensor knows how to spread over
+// a mesh: heads (tensor parallel) and sequences (context parallel, a ring). Which one: `eager/bridge.py`, attention.
 #include "python.h"
 
 #include <ATen/Context.h>
