@@ -3,10 +3,6 @@
 from __future__ import annotations
 
 import copy
-import datetime
-import sys
-import traceback
-import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -15,7 +11,7 @@ import torch.distributed as dist
 import torch.distributed._functional_collectives as functional
 from torch import Tensor, nn
 
-from .rank import DEVICE, NAME, RANK, SIZE, kept_in
+from .rank import DEVICE, NAME, RANK, SIZE, kept_in, run_cases
 
 CASES: dict[str, Callable[[], None]] = {}
 case = kept_in(CASES)
@@ -137,22 +133,5 @@ def sizes_that_change_are_padded_around_collectives() -> None:
         torch.testing.assert_close(compiled(batch(rows, rows)), move(batch(rows, rows)), rtol=1e-4, atol=1e-5)
 
 
-def main() -> None:
-    torch.accelerator.set_device_index(RANK)
-    dist.init_process_group(timeout=datetime.timedelta(seconds=60))
-    warnings.simplefilter("ignore", FutureWarning)
-    failed = []
-    for name in sys.argv[1:] or CASES:
-        try:
-            torch.compiler.reset()
-            CASES[name]()
-        except Exception:
-            traceback.print_exc()
-            failed.append(name)
-            break  # the others wait
-    dist.destroy_process_group()
-    assert not failed, failed
-
-
 if __name__ == "__main__":
-    main()
+    run_cases(CASES, compiled=True)

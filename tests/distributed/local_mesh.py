@@ -14,78 +14,19 @@ from typing import Any
 
 import pytest
 import torch
-import torch.distributed.checkpoint as checkpoint
 import torch.distributed.tensor as dtensors
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.tensor import DTensor, Placement, Replicate, Shard, distribute_module, distribute_tensor
-from torch.distributed.tensor.parallel import (
-    ColwiseParallel,
-    RowwiseParallel,
-    SequenceParallel,
-    loss_parallel,
-    parallelize_module,
-)
 
 from torch_pjrt import _C
 
 from ..process import output
+from .spread import parts, whole
 
 NAME = torch._C._get_privateuse1_backend_name()
 DEVICE = getattr(torch, NAME)
 PLACEMENTS: list[Placement] = [Replicate(), Shard(0), Shard(1)]
-
-
-@pytest.fixture(scope="module")
-def mesh() -> DeviceMesh:
-    return init_device_mesh(NAME, (4,), mesh_dim_names=("tp",))
-
-
-@pytest.fixture(scope="module")
-def plane() -> DeviceMesh:
-    return init_device_mesh(NAME, (2, 2), mesh_dim_names=("dp", "tp"))
-
-
-def parts(t: Tensor) -> set[tuple[int, ...]]:
-    """The shapes of what the devices hold."""
-    local = t.to_local() if isinstance(t, DTensor) else t
-    array = _C.array(local.detach())
-    assert len(array.sharding.device_set) == 4
-    return {shard.data.shape for shard in array.addressable_shards}
-
-
-def whole(t: Tensor) -> Tensor:
-    return (t.full_tensor() if isinstance(t, DTensor) else t).detach().cpu()
-
-
-def mlp() -> nn.Module:
-    torch.manual_seed(0)
-    return nn.Sequential(nn.Linear(8, 16), nn.GELU(), nn.Linear(16, 8))
-
-
-def batch(step: int) -> tuple[Tensor, Tensor]:
-    drawn = torch.Generator().manual_seed(step)
-    return torch.randn(8, 8, generator=drawn), torch.randn(8, 8, generator=drawn)
-
-
-def train(net: nn.Module, bring: Callable[[Tensor], Tensor], steps: int = 3) -> list[float]:
-    """The losses of a few steps, with all that a training loop does to gradients."""
-    optimizer = torch.optim.AdamW(net.parameters(), 0.01)
-    losses = []
-    for step in range(steps):
-        x, y = map(bring, batch(step))
-        loss = nn.functional.mse_loss(net(x), y)
-        loss.backward()
-        nn.utils.clip_grad_norm_(net.parameters(), 0.5)
-        optimizer.step()
-        optimizer.zero_grad()
-        losses.append(float(whole(loss)))
-    return losses
-
-
-def hold(net: nn.Module, losses: list[float], alone: nn.Module) -> None:
-    torch.testing.assert_close(losses, train(alone, lambda t: t), rtol=1e-4, atol=1e-5)
-    torch.testing.assert_close([whole(p) for p in net.parameters()], list(alone.parameters()), rtol=1e-3, atol=1e-4)
 
 
 def test_tensors_lie_as_their_placements_say(mesh: DeviceMesh) -> None:
@@ -127,84 +68,6 @@ def test_ops_of_every_pair_of_placements_are_the_cpus(mesh: DeviceMesh) -> None:
             torch.testing.assert_close(whole(op(a, b)), op(x, y), rtol=1e-5, atol=1e-5)
 
 
-def test_a_model_is_trained_tensor_parallel(mesh: DeviceMesh) -> None:
-    net = mlp().to(mesh.device_type)
-    parallelize_module(net, mesh, {"0": ColwiseParallel(), "2": RowwiseParallel()})
-    assert [parts(p) for p in net.parameters()] == [{(4, 8)}, {(4,)}, {(8, 4)}, {(8,)}]
-    losses = train(net, lambda t: t.to(mesh.device_type))
-    assert [parts(p) for p in net.parameters()] == [{(4, 8)}, {(4,)}, {(8, 4)}, {(8,)}]
-    hold(net, losses, mlp())
-
-
-def test_a_model_that_never_names_the_mesh_is_trained_tensor_parallel(mesh: DeviceMesh) -> None:
-    DEVICE.set_device(mesh.device_type)  # as making the mesh does
-    net = parallelize_module(mlp(), mesh, {"0": ColwiseParallel(), "2": RowwiseParallel()})
-    losses = train(net, lambda t: t.to(NAME))
-    hold(net, losses, mlp())
-
-
-def test_a_model_is_trained_sequence_parallel_with_a_parallel_loss(mesh: DeviceMesh) -> None:
-    class Block(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            torch.manual_seed(0)
-            self.norm, self.up, self.down, self.head = (
-                nn.LayerNorm(8),
-                nn.Linear(8, 16),
-                nn.Linear(16, 8),
-                nn.Linear(8, 12),
-            )
-
-        def forward(self, x: Tensor) -> Tensor:
-            return self.head(self.down(torch.relu(self.up(self.norm(x)))) + x)
-
-    plan = {
-        "norm": SequenceParallel(),
-        "up": ColwiseParallel(input_layouts=Shard(1)),
-        "down": RowwiseParallel(output_layouts=Shard(1)),
-        "head": ColwiseParallel(input_layouts=Shard(1), use_local_output=False),
-    }
-    net, alone = Block().to(mesh.device_type), Block()
-    parallelize_module(net, mesh, plan)
-    x, target = torch.randn(2, 8, 8), torch.randint(12, (2, 8))
-    expected = nn.functional.cross_entropy(alone(x).flatten(0, 1), target.flatten())
-    expected.backward()
-    with loss_parallel():
-        out = net(x.to(mesh.device_type)).flatten(0, 1)
-        loss = nn.functional.cross_entropy(out, target.to(mesh.device_type).flatten())
-        loss.backward()
-    torch.testing.assert_close(whole(loss), expected.detach())
-    for p, q in zip(net.parameters(), alone.parameters(), strict=True):
-        torch.testing.assert_close(whole(p.grad), q.grad, rtol=1e-4, atol=1e-5)
-
-
-@pytest.mark.parametrize("compiled", [False, True])
-def test_a_model_is_trained_data_parallel(mesh: DeviceMesh, compiled: bool) -> None:
-    torch._dynamo.reset()
-    net = distribute_module(mlp(), mesh)
-    step = torch.compile(net, backend="pjrt") if compiled else net
-    losses = train(step, lambda t: distribute_tensor(t, mesh, [Shard(0)]))
-    hold(net, losses, mlp())
-
-
-def test_a_model_is_split_over_two_dimensions(plane: DeviceMesh) -> None:
-    assert plane["tp"].device_type == plane.device_type
-
-    def split(name: str, module: nn.Module, mesh: DeviceMesh) -> None:
-        for key, p in module.named_parameters(recurse=False):
-            placements = [Replicate(), Shard(0)] if p.ndim == 2 else [Replicate(), Replicate()]
-            setattr(module, key, nn.Parameter(distribute_tensor(p, mesh, placements)))
-
-    net = distribute_module(mlp(), plane, split)
-    assert parts(net[0].weight) == {(8, 8)}
-    losses = train(net, lambda t: distribute_tensor(t, plane, [Shard(0), Replicate()]))
-    hold(net, losses, mlp())
-    both = distribute_tensor(torch.randn(8, 8), plane, [Shard(0), Shard(0)])
-    assert parts(both) == {(2, 8)}
-    assert parts(distribute_tensor(torch.randn(8, 8), plane["tp"], [Shard(1)])) == {(8, 4)}
-    assert parts(distribute_tensor(torch.randn(8, 8), plane["dp", "tp"]._flatten(), [Shard(1)])) == {(8, 2)}
-
-
 def test_the_program_is_spread_and_not_repeated(mesh: DeviceMesh) -> None:
     # Each device multiplies its own rows: a quarter of the whole product's work.
     from torch_pjrt.runtime.spread import Spread
@@ -223,18 +86,6 @@ def test_the_program_is_spread_and_not_repeated(mesh: DeviceMesh) -> None:
         y = x @ w
         assert parts(y) == {(16, 64)}
     assert made[-1].cost_analysis()["flops"] == pytest.approx(2 * 64**3 / 4, rel=0.1)
-
-
-def test_optimizers_keep_their_state_where_the_parameters_are(mesh: DeviceMesh) -> None:
-    p = nn.Parameter(distribute_tensor(torch.randn(16, 8), mesh, [Shard(0)]))
-    optimizer = torch.optim.AdamW([p], 0.1)
-    for _ in range(2):
-        (p * p).sum().backward()
-        optimizer.step()
-        optimizer.zero_grad()
-    assert parts(p) == {(4, 8)}
-    assert parts(optimizer.state[p]["exp_avg"]) == {(4, 8)}
-    assert parts(optimizer.state[p]["exp_avg_sq"]) == {(4, 8)}
 
 
 def test_tensors_made_there_are_those_that_a_single_device_makes(mesh: DeviceMesh) -> None:
@@ -284,17 +135,6 @@ def test_dtensors_of_one_parameter_share_its_memory(mesh: DeviceMesh) -> None:
             assert whole(p).eq(number).all()
 
 
-def test_checkpoints_are_written_and_read(mesh: DeviceMesh, tmp_path: Path) -> None:
-    net, other = (parallelize_module(mlp(), mesh, {"0": ColwiseParallel(), "2": RowwiseParallel()}) for _ in range(2))
-    with torch.no_grad():
-        for p in other.parameters():
-            p.zero_()
-    checkpoint.save({"net": net.state_dict()}, checkpoint_id=tmp_path)
-    checkpoint.load({"net": other.state_dict()}, checkpoint_id=tmp_path)
-    for p, q in zip(net.parameters(), other.parameters(), strict=True):
-        assert torch.equal(whole(p), whole(q))
-
-
 @pytest.mark.parametrize("dtype", [torch.float64, torch.int64, torch.complex128, torch.bool, torch.bfloat16])
 def test_dtypes_stay_what_they_are(mesh: DeviceMesh, dtype: torch.dtype) -> None:
     x = (torch.arange(8) + 2**40).view(4, 2).to(dtype)
@@ -314,7 +154,7 @@ def test_fsdp_over_one_process_is_refused(mesh: DeviceMesh) -> None:
     from torch.distributed.fsdp import fully_shard
 
     with pytest.raises(ValueError, match=r"fully_shard .* splits the batch between processes"):
-        fully_shard(mlp(), mesh=mesh)
+        fully_shard(nn.Linear(4, 4), mesh=mesh)
 
 
 def test_what_is_compiled_is_dumped(mesh: DeviceMesh, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,6 +6,7 @@ import datetime
 import os
 import sys
 import traceback
+import warnings
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
@@ -29,17 +30,27 @@ def kept_in(cases: dict[str, _Case]) -> Callable[[_Case], _Case]:
     return keep
 
 
-def run_cases(cases: Mapping[str, Callable[[], None]]) -> None:
-    """Run the cases that the command line names, or all, in a process group (of BACKEND), and end the process."""
+def run_cases(cases: Mapping[str, Callable[[], None]], *, compiled: bool = False) -> None:
+    """Run the cases that the command line names, or all, in a process group (of BACKEND), and end the process.
+
+    Those of compiled graphs begin with nothing compiled, and end with the first that fails: the other ranks wait.
+    """
     torch.accelerator.set_device_index(RANK)
     dist.init_process_group(os.environ.get("BACKEND"), timeout=datetime.timedelta(seconds=100))
+    if compiled:
+        warnings.simplefilter("ignore", FutureWarning)
     failed = False
     for name in sys.argv[1:] or cases:
         try:
+            if compiled:
+                torch.compiler.reset()
             cases[name]()
         except Exception:
             failed = True
             print(f"{name}: {traceback.format_exc()}", flush=True)
-    dist.barrier()
+            if compiled:
+                break
+    if not compiled:
+        dist.barrier()
     dist.destroy_process_group()
     sys.exit(failed)

@@ -1,4 +1,4 @@
-"""Several devices of one process as a mesh: `local_mesh.py`, in a process that has four."""
+"""Several devices of one process as a mesh: `local_mesh*.py`, in a process that has four."""
 
 from __future__ import annotations
 
@@ -21,7 +21,8 @@ def test_dtensors_over_four_devices_of_one_process_are_what_they_are_on_the_cpu(
 
 def check(which: str = "") -> None:
     """Those tests pass in a process of their own, which has four devices."""
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:xdist", str(HERE / "local_mesh.py"), "-k", which]
+    files = map(str, sorted(HERE.glob("local_mesh*.py")))
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:xdist", *files, "-k", which]
     kept = {k: v for k, v in os.environ.items() if not k.startswith(("PYTEST_", "XLA_FLAGS"))}
     environment = kept | {"JAX_PLATFORMS": "cpu", "JAX_NUM_CPU_DEVICES": "4"}
     done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=300)

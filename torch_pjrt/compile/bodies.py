@@ -7,10 +7,12 @@ from typing import Any, TypeVar
 
 import numpy as np
 import torch
+from torch._library.fake_class_registry import maybe_unwrap_fake_script_object
 from torch._ops import HigherOrderOperator
 from torch.fx import GraphModule, Node
 
 _Op = TypeVar("_Op")
+_PART_OF_GRAPHS = (torch.Tensor, GraphModule)
 
 
 def called(node: Node, kind: type[_Op]) -> _Op | None:
@@ -44,6 +46,23 @@ def outputs(body: GraphModule) -> list[Any]:
     """What a graph returns: nodes, None, numbers."""
     returned: Any = next(iter(body.graph.find_nodes(op="output"))).args[0]
     return list(returned) if isinstance(returned, (list, tuple)) else [returned]
+
+
+def return_held_objects(gm: GraphModule) -> None:
+    """Where the graph returns an object that its module holds, no tensor, make it return that as it does a number.
+
+    A gradient that is a DTensor comes with its mesh, another object than the argument's if the program has made an
+    equal mesh twice.
+    """
+    end = next(iter(gm.graph.find_nodes(op="output")))
+    held = {n: attribute(n) for n in end.all_input_nodes if n.op == "get_attr"}
+    objects = {n: maybe_unwrap_fake_script_object(o) for n, o in held.items() if not isinstance(o, _PART_OF_GRAPHS)}
+    if objects:
+        returned = outputs(gm)
+        end.args = ([objects.get(o, o) if isinstance(o, Node) else o for o in returned],)
+        for node in objects:
+            if not node.users:
+                gm.graph.erase_node(node)
 
 
 def octets(tensor: torch.Tensor) -> np.ndarray:

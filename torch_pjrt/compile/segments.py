@@ -14,7 +14,7 @@ from torch.fx.passes.split_module import split_module
 
 from . import collectives
 from .blocks import symbolic
-from .bodies import bodies
+from .bodies import bodies, return_held_objects
 from .buckets import Link
 from .chain import chain
 from .draws import op_of
@@ -38,6 +38,7 @@ def compile_graph(
     `link` and `visible` are `Program`'s.
     """
     refuse_triton_kernels(gm)
+    return_held_objects(gm)
     if keeps_regions(gm, options):
         repeated = chain(gm, kind, options)
         if repeated is not None:
