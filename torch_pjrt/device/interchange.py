@@ -62,14 +62,10 @@ def from_jax(array: jax.Array) -> torch.Tensor:
         raise TypeError(f"from_jax: expected a jax.Array, got {type(array).__name__}")
     placed = array.devices()
     ours = devices()
-    if len(placed) > 1:
+    if len(placed) > 1 or next(iter(placed)) not in ours:
+        lies = "lies over" if len(placed) > 1 else "is on"
         raise ValueError(
-            f"from_jax: the array lies over {sorted(map(str, placed))}, expected one on a single device: move it there "
-            "with jax.device_put"
-        )
-    if next(iter(placed)) not in ours:
-        raise ValueError(
-            f"from_jax: the array is on {sorted(map(str, placed))}, expected one of {[str(d) for d in ours]}: "
+            f"from_jax: the array {lies} {sorted(map(str, placed))}, expected it on one of {[str(d) for d in ours]}: "
             "move it there with jax.device_put"
         )
     return _C.tensor_of_array(array, to_torch(array.dtype), ours.index(next(iter(placed))), True)
