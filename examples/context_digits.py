@@ -11,7 +11,7 @@ from contextlib import AbstractContextManager
 
 import torch
 import torch.distributed as dist
-from fsdp_digits import digits
+from fsdp_digits import batches, digits
 from torch import Tensor, nn
 from torch.distributed.tensor.experimental import context_parallel
 
@@ -62,8 +62,7 @@ def train(mesh: dist.DeviceMesh, epochs: int) -> float:
 
     known = len(images) * 4 // 5
     for epoch in range(epochs):
-        order = torch.randperm(known, generator=torch.Generator().manual_seed(epoch))
-        for batch in order[: known // BATCH * BATCH].split(BATCH):
+        for batch in batches(known, BATCH, epoch):
             here = batch.to(device)
             rows, places = images[here], torch.arange(8, device=device)[None]
             with split(rows, places):

@@ -10,7 +10,7 @@ import os
 
 import torch
 import torch.distributed as dist
-from fsdp_digits import digits
+from fsdp_digits import batches, digits
 from torch import Tensor, nn
 from torch.distributed._functional_collectives import all_to_all_single_autograd
 
@@ -53,8 +53,7 @@ def train(epochs: int) -> float:
     images, classes = (t.to(device) for t in digits())
     known = len(images) * 4 // 5
     for epoch in range(epochs):
-        order = torch.randperm(known, generator=torch.Generator().manual_seed(epoch))
-        for batch in order[: known // (BATCH * size) * BATCH * size].split(BATCH * size):
+        for batch in batches(known, BATCH * size, epoch):
             here = batch[rank::size].to(device)
             loss = nn.functional.cross_entropy(net(images[here]), classes[here]) / size
             optimizer.zero_grad()

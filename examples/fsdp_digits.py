@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import os
+from collections.abc import Iterator
 
 import torch
 import torch.distributed as dist
@@ -29,6 +30,12 @@ def digits() -> tuple[Tensor, Tensor]:
     return torch.tensor(images / 16, dtype=torch.float32), torch.tensor(classes)
 
 
+def batches(known: int, size: int, epoch: int) -> Iterator[Tensor]:
+    """Numbers of images below `known`, `size` at a time, in an order of the epoch's own; what is left over is not."""
+    order = torch.randperm(known, generator=torch.Generator().manual_seed(epoch))
+    return iter(order[: known // size * size].split(size))
+
+
 def train(parallel: str, epochs: int) -> float:
     """The accuracy on the last fifth after training on the rest."""
     rank, size = dist.get_rank(), dist.get_world_size()
@@ -40,11 +47,8 @@ def train(parallel: str, epochs: int) -> float:
     images, classes = digits()
     known = len(images) * 4 // 5
     for epoch in range(epochs):
-        order = torch.randperm(known, generator=torch.Generator().manual_seed(epoch))
-        for batch in order.split(BATCH * size):
+        for batch in batches(known, BATCH * size, epoch):
             mine = batch[rank::size]
-            if len(batch) < BATCH * size:
-                continue
             loss = nn.functional.cross_entropy(net(images[mine].to(device)), classes[mine].to(device))
             optimizer.zero_grad()
             loss.backward()

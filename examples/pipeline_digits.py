@@ -10,7 +10,7 @@ import os
 
 import torch
 import torch.distributed as dist
-from fsdp_digits import digits
+from fsdp_digits import batches, digits
 from torch import Tensor, nn
 from torch.distributed.pipelining import PipelineStage, Schedule1F1B
 
@@ -27,7 +27,8 @@ def layers(stage: int, stages: int) -> nn.Module:
 def train(epochs: int) -> float | None:
     """The accuracy on what was kept back, in the process that has the last stage."""
     rank, size = dist.get_rank(), dist.get_world_size()
-    device = torch.device("cpu") if (kind := torch.accelerator.current_accelerator()) is None else kind
+    device = torch.accelerator.current_accelerator()
+    assert device is not None
     net = layers(rank, size).to(device)
     stage = PipelineStage(net, rank, size, torch.device(device.type, torch.accelerator.current_device_index()))
     schedule = Schedule1F1B(stage, MICROBATCHES, loss_fn=nn.functional.cross_entropy)
@@ -42,8 +43,7 @@ def train(epochs: int) -> float | None:
         return made
 
     for epoch in range(epochs):
-        order = torch.randperm(known, generator=torch.Generator().manual_seed(epoch))
-        for batch in order.split(BATCH):
+        for batch in batches(known, BATCH, epoch):
             optimizer.zero_grad()
             step(batch.to(device))
             optimizer.step()

@@ -11,7 +11,7 @@ import os
 
 import torch
 import torch.distributed as dist
-from fsdp_digits import digits, model
+from fsdp_digits import batches, digits, model
 from torch import nn
 from torch.distributed.tensor import Replicate
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
@@ -29,8 +29,7 @@ def train(mesh: dist.DeviceMesh, epochs: int) -> float:
     images, classes = (t.to(device) for t in digits())
     known = len(images) * 4 // 5
     for epoch in range(epochs):
-        order = torch.randperm(known, generator=torch.Generator().manual_seed(epoch))
-        for batch in order[: known // BATCH * BATCH].split(BATCH):
+        for batch in batches(known, BATCH, epoch):
             here = batch.to(device)
             loss = nn.functional.cross_entropy(net(images[here]), classes[here])
             optimizer.zero_grad()

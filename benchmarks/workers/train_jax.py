@@ -56,14 +56,10 @@ def program(name: str, weights: Weights) -> Program:
         loss, training = train(training, *batch)
         return loss
 
-    def read(loss: object) -> float:
-        assert isinstance(loss, Array)
-        return float(loss)
-
     def wait() -> None:
         jax.block_until_ready(training)
 
-    return Program(step, read, wait)
+    return Program(step, float, wait)
 
 
 def adamw(training: Training, gradients: Params, state: State) -> Training:

@@ -6,6 +6,7 @@ import argparse
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -28,7 +29,7 @@ class Program:
     """
 
     step: Callable[[Batch], object]
-    read: Callable[[object], float]
+    read: Callable[[Any], float]
     wait: Callable[[], None]
     counters: Callable[[], dict[str, object]] = field(default=dict)
 

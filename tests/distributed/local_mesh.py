@@ -264,6 +264,13 @@ def test_a_mesh_is_found_again_where_its_pickle_is_read(mesh: DeviceMesh) -> Non
     assert distribute_tensor(torch.ones(4), read, [Shard(0)]).sum().item() == 4
 
 
+def test_a_part_of_a_mesh_is_copied_and_pickled(plane: DeviceMesh) -> None:
+    d = distribute_tensor(torch.arange(16.0).view(4, 4), plane["tp"], [Shard(1)])
+    for same in (copy.deepcopy(d), pickle.loads(pickle.dumps(d))):
+        assert same.device_mesh == plane["tp"]
+        assert torch.equal(whole(same * 2), torch.arange(0.0, 32, 2).view(4, 4))
+
+
 def test_ctrl_c_is_heard_while_a_meshs_program_compiles(mesh: DeviceMesh, monkeypatch: pytest.MonkeyPatch) -> None:
     from torch_pjrt.runtime import executable
 

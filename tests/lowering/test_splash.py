@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch.nn.functional import scaled_dot_product_attention
 
+from torch_pjrt import _C
 from torch_pjrt.lowering import Spec, apply, splash
 from torch_pjrt.lowering.target import Target, compiling_for
 
@@ -122,7 +123,7 @@ def test_a_batch_that_the_mesh_does_not_divide_is_left_to_the_partitioner() -> N
 
 
 def test_training_on_a_device_with_kernels_goes_through_them_if_no_heads_are_shared(
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
 ) -> None:
     ran: list[str] = []
     scope = splash._scope
@@ -130,6 +131,8 @@ def test_training_on_a_device_with_kernels_goes_through_them_if_no_heads_are_sha
     want = [x.float().requires_grad_() for x in operands(2, 2, 512, 512)]
     scaled_dot_product_attention(*want, is_causal=True).square().sum().backward()
     leaves = [x.to(DEVICE).requires_grad_() for x in operands(2, 2, 512, 512)]
+    _C.set_attention_kernels(True)
+    request.addfinalizer(lambda: _C.set_attention_kernels(False))
     with compiling_for(KERNELS):
         out = scaled_dot_product_attention(*leaves, is_causal=True)
         assert "EfficientAttention" in type(out.grad_fn).__name__

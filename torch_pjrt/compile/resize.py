@@ -15,7 +15,7 @@ import numpy as np
 
 from ..lowering import view
 from ..runtime.executable import compile_function
-from ..runtime.meshes import first_of, placement
+from ..runtime.meshes import devices_of, placement
 from .padding.arrays import Extent, Extents
 from .sizes import Sizes
 
@@ -78,7 +78,7 @@ def read_view(base: Sequence[int], structure: Any, starts: int, dtype: Any, inde
 
 
 def _either(on_host: Resize, on_device: Resize, shape: tuple[int, ...], dtype: Any, index: int) -> Resize:
-    if first_of(index).platform == "cpu":
+    if devices_of(index)[0].platform == "cpu":
         return on_host
     executable, _ = compile_function(
         lambda inputs, *_: [on_device(inputs[0])], [jax.ShapeDtypeStruct(shape, dtype)], [None, None, None], (), index

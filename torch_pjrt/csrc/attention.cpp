@@ -3,6 +3,7 @@
 // On plain tensors it is one op of ours, or PyTorch's formula, whose ops a trace fuses; where there are kernels that
 // keep no scores (a TPU), an op with a gradient of its own. A DTensor needs an op that DTensor knows how to spread over
 // a mesh: heads (tensor parallel) and sequences (context parallel, a ring). Which one: `eager/bridge.py`, attention.
+#include "modes.h"
 #include "python.h"
 
 #include <ATen/Context.h>
@@ -25,7 +26,8 @@ int64_t choose(
     bool enable_gqa) {
   bool usual = query.dim() == 4 && key.dim() == 4 && value.dim() == 4 && dropout == 0 &&
                at::isFloatingType(query.scalar_type()) && at::globalContext().userEnabledMemEfficientSDP();
-  if (!usual)
+  bool plain = !query.key_set().has(c10::DispatchKey::Python);
+  if (!usual || (plain && !settings().attention_kernels))
     return static_cast<int64_t>(sdp::SDPBackend::math);
   py::gil_scoped_acquire gil;
   return py::cast<int64_t>(py::object(bridge().attention(query, key, mask.has_value())));

@@ -12,6 +12,8 @@ struct Settings {
   std::atomic<EagerMode> mode{EagerMode::kFused};
   // A fused trace is cut when it has this many nodes.
   std::atomic<int64_t> max_trace_nodes{4096};
+  // Whether the platform has kernels for the attention of plain tensors, of which Python chooses one.
+  std::atomic<bool> attention_kernels{false};
 };
 
 // A loop without a synchronization is cut after whole turns of it, once they make this many nodes.

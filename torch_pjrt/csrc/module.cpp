@@ -116,6 +116,7 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
   });
   m.def("eager_mode", [] { return static_cast<int>(settings().mode.load()); });
   m.def("set_eager_mode", [](int mode) { settings().mode = static_cast<EagerMode>(mode); });
+  m.def("set_attention_kernels", [](bool there) { settings().attention_kernels = there; });
   m.def("max_trace_nodes", [] { return settings().max_trace_nodes.load(); });
   m.def("set_max_trace_nodes", [](int64_t n) { settings().max_trace_nodes = n; });
   m.def("counters", [] {

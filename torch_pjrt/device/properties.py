@@ -31,10 +31,10 @@ class DeviceProperties:
 def get_device_properties(device: Any = None) -> DeviceProperties:
     """The properties of a device (index, string, torch.device or None for the current one)."""
     from ..runtime.memory import memory_info
-    from ..runtime.meshes import first_of
+    from ..runtime.meshes import devices_of
 
     index = index_of(device)
-    d = first_of(index)
+    d = devices_of(index)[0]  # a mesh's are of one kind
     return DeviceProperties(d.device_kind, d.platform, memory_info(index)[1], d.process_index, d.local_hardware_id)
 
 

@@ -16,6 +16,7 @@ from .. import _C
 from ..compile.registration import register_lazily
 from ..distributed import registration as distributed
 from ..eager.foreign import take_in_foreign_ops
+from ..runtime.platform import platform
 from . import interchange, safetensors
 from .modes import MODE_VARIABLE, mode_number
 from .raw_memory import go_by_way_of_the_cpu
@@ -29,8 +30,6 @@ def backend_name() -> str:
         if not re.fullmatch(r"[a-z][a-z0-9_]*", asked):
             raise ValueError(f"TORCH_PJRT_DEVICE_NAME={asked!r}: expected lower-case letters, digits and _")
         return asked
-    from ..runtime.platform import platform
-
     return platform() if platform() in ("tpu", "neuron") else "pjrt"
 
 
@@ -44,6 +43,7 @@ def register_backend() -> None:
     mode = os.environ.get(MODE_VARIABLE)
     if mode:
         _C.set_eager_mode(mode_number(mode))
+    _C.set_attention_kernels(platform() == "tpu")
     from torch.optim.optimizer import register_optimizer_step_post_hook
 
     register_optimizer_step_post_hook(_cut_after_step)

@@ -43,10 +43,8 @@ class Laid:
     flattened: dict[str, tuple[int, ...]] = field(default_factory=dict)
 
 
-class _Own:
-    """The process group that the first mesh made, if it did."""
-
-    group: Any = None
+# The process group that the first mesh made, if it did.
+_own_group: Any = None
 
 
 def install(name: str) -> None:
@@ -63,7 +61,7 @@ def install(name: str) -> None:
         if device_type != name or not settings.get("_init_backend", True) or not _alone():
             return make(self, device_type, mesh, **settings)
         laid = _asked_for(name, mesh, settings)
-        users = dist.is_initialized() and dist.group.WORLD is not _Own.group
+        users = dist.is_initialized() and dist.group.WORLD is not _own_group
         if math.prod(laid.grid) == 1 and (users or _C.device_count() == 1):
             _have_a_group(name)
             return make(self, device_type, mesh, **settings)
@@ -89,7 +87,7 @@ def install(name: str) -> None:
         restore(self, state)
         laid = laid_of(self)
         if laid is not None:
-            _check(name, laid, self.mesh_dim_names)
+            _check(name, laid)
             self._device_type = _taken_in(name, laid)
             self._hash = None
 
@@ -130,11 +128,12 @@ def _alone() -> bool:
 
 def _have_a_group(name: str) -> Any:
     """The default process group, made of this process alone if there is none."""
+    global _own_group
     from torch._C._distributed_c10d import HashStore
 
     if not dist.is_initialized():
         dist.init_process_group(name, rank=0, world_size=1, store=HashStore())
-        _Own.group = dist.group.WORLD
+        _own_group = dist.group.WORLD
     return dist.group.WORLD
 
 
@@ -145,11 +144,15 @@ def _asked_for(name: str, mesh: Any, settings: dict[str, Any]) -> Laid:
         laid = Laid(tuple(map(int, named.flatten().tolist())), tuple(named.shape))
     else:
         laid = Laid(tuple(settings["_rank_map"].tolist()), tuple(settings["_layout"].top_level_sizes))
-    _check(name, laid, settings.get("mesh_dim_names"))
+    _check(name, laid)
+    names = settings.get("mesh_dim_names")
+    if names is not None and len(names) != len(laid.grid):
+        raise ValueError(f"mesh_dim_names {tuple(names)}: the mesh has {len(laid.grid)} dimension(s)")
     return laid
 
 
-def _check(name: str, laid: Laid, names: tuple[str, ...] | None) -> None:
+def _check(name: str, laid: Laid) -> None:
+    """Raise ValueError where the devices can't be a mesh of this process's."""
     count = _C.device_count()
     if not all(0 <= n < count for n in laid.numbers):
         raise ValueError(
@@ -159,8 +162,6 @@ def _check(name: str, laid: Laid, names: tuple[str, ...] | None) -> None:
         )
     if len(set(laid.numbers)) < len(laid.numbers):
         raise ValueError(f"a mesh of the devices {list(laid.numbers)}: each can be there once")
-    if names is not None and len(names) != len(laid.grid):
-        raise ValueError(f"mesh_dim_names {tuple(names)}: the mesh has {len(laid.grid)} dimension(s)")
 
 
 def _taken_in(name: str, laid: Laid) -> str:

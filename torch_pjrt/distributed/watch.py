@@ -144,27 +144,27 @@ class Watch:
                 if self._count != told:
                     told = self._count
                     self._tell()
-                with self._lock:
-                    mine = dict(self._log)
-                _, theirs = self._told(following)
+                found = self._compared(following)
             except RuntimeError:  # the store has gone, and with it rank 0: what depends on it fails by itself
                 return
-            for number in sorted(mine.keys() & theirs.keys()):
-                if mine[number] != theirs[number] and self._failure is None:
-                    self._failure = self._differ(number, mine[number], following, theirs[number])
+            if self._failure is None:
+                self._failure = found
 
     def _difference(self) -> str | None:
         """Where the ranks do not call the same, as far as they have said."""
+        try:
+            return next(filter(None, map(self._compared, range(len(self._ranks)))), None)
+        except RuntimeError:  # the store has gone
+            return None
+
+    def _compared(self, rank: int) -> str | None:
+        """The first collective that this rank and another call differently. Raises RuntimeError without a store."""
         with self._lock:
             mine = dict(self._log)
-        for rank in range(len(self._ranks)):
-            try:
-                _, theirs = self._told(rank)
-            except RuntimeError:  # the store has gone
-                return None
-            for number in sorted(mine.keys() & theirs.keys()):
-                if mine[number] != theirs[number]:
-                    return self._differ(number, mine[number], rank, theirs[number])
+        _, theirs = self._told(rank)
+        for number in sorted(mine.keys() & theirs.keys()):
+            if mine[number] != theirs[number]:
+                return self._differ(number, mine[number], rank, theirs[number])
         return None
 
     def _differ(self, number: int, mine: str, rank: int, theirs: str) -> str:

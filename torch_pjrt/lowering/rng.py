@@ -15,10 +15,10 @@ import numpy as np
 import torch
 from jax import Array, lax
 
-from ..runtime.meshes import on_each_device
 from .check import require
 from .dtypes import opmath, promote, to_numpy, to_torch
 from .registry import lower
+from .target import on_each_device
 from .widen import widen
 
 Like = Array | jax.ShapeDtypeStruct

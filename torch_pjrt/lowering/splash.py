@@ -30,7 +30,7 @@ _COMPUTED = 512
 def fits(query: Array, key: Array, value: Array, bias: Array | None, dropout_p: float) -> bool:
     """Whether the kernels take these operands where the program will run."""
     on = target()
-    if on is None or on.platform != "tpu" or bias is not None or dropout_p > 0:
+    if on is None or on.platform != "tpu" or on.copies is not None or bias is not None or dropout_p > 0:
         return False
     operands = (query, key, value)
     if any(x.dtype != jnp.bfloat16 or x.ndim != 4 or x.size == 0 for x in operands):

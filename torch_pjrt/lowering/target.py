@@ -10,7 +10,9 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 
-from jax.sharding import Mesh
+from jax import Array
+from jax.lax import with_sharding_constraint
+from jax.sharding import Mesh, Sharding
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,6 +24,8 @@ class Target:
         mesh: the devices that the program is partitioned over; None if it is one device's.
         batch: axes of the mesh that dimension 0 of an attention's operands lies along; None if that is not known.
         heads: axes that its heads lie along.
+        copies: of a program that XLA's partitioner spreads as its arguments lie: how an array lies of which each device
+            has a copy; None of others.
         interpret: have JAX interpret Pallas kernels, which any platform can: for tests.
 
     Example:
@@ -33,6 +37,7 @@ class Target:
     mesh: Mesh | None = None
     batch: tuple[str, ...] | None = ()
     heads: tuple[str, ...] = ()
+    copies: Sharding | None = None
     interpret: bool = False
 
 
@@ -52,3 +57,9 @@ def compiling_for(target: Target | None) -> Iterator[None]:
 def target() -> Target | None:
     """What the program that is being traced will run on; None if nobody has said."""
     return _TARGET.get()
+
+
+def on_each_device(array: Array) -> Array:
+    """In a program that is spread as its arguments lie, the same array, which each device makes as a whole."""
+    on = target()
+    return array if on is None or on.copies is None else with_sharding_constraint(array, on.copies)

@@ -10,7 +10,7 @@ import time
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 import jax
@@ -21,7 +21,7 @@ from . import cache, stored
 from .defaults import default_options
 from .in_flight import dispatched
 from .members import Members
-from .meshes import placement, together_at, tracing_for
+from .meshes import placement, together_at
 from .metrics import METRICS
 from .platform import platform
 from .spread import Spread
@@ -66,8 +66,7 @@ def compile_function(
     """Compile `fn(inputs, floats, ints, keys)` for device `index`, or load it if another process has.
 
     Args:
-        fn: traced by JAX once (for a mesh, once more for each way that its arguments lie), with lists of arrays;
-            parameters that don't exist are None.
+        fn: traced by JAX once, with lists of arrays; parameters that don't exist are None.
         inputs: shape and dtype of each input.
         parameters: the same for floats (float64), ints (int64) and keys (uint32), or None.
         donate: inputs whose memory the program may overwrite.
@@ -101,22 +100,23 @@ def compile_function(
 
     def flat(*args: jax.Array) -> list[jax.Array]:
         given = iter(args[len(placed) :])
-        with tracing_for(several):
-            return fn(list(args[: len(placed)]), *(None if p is None else next(given) for p in parameters))
+        return fn(list(args[: len(placed)]), *(None if p is None else next(given) for p in parameters))
 
-    with jax.enable_x64(True), warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message="Some donated buffers were not usable")
-        function = flat if members is None else members.spread(flat)
-        jitted = functools.partial(jax.jit, function, donate_argnums=tuple(donate), keep_unused=True)
-        if several is not None:
-            lowered = jitted().lower(*placed, *present)
-            spread = Spread([*placed, *present], placed_at, lambda given: _lower_and_compile(jitted(), given, asked))
-            return Executable(spread, spread, takes, notes(), index), lowered
-        after = [] if members is None else [members.after]
-        with compiling_for(target() or Target(platform())):
-            lowered = jitted(out_shardings=placed_at).lower(*placed, *present, *after)
-        compiled = _interruptible(functools.partial(_compile, lowered, asked))
-    _note_compiling(started)
+    on = target() or Target(platform())
+    jit = functools.partial(jax.jit, donate_argnums=tuple(donate), keep_unused=True)
+    if several is not None:
+        on, jitted = replace(on, copies=several.copies()), jit(flat)
+
+        def compile_for(lying: Sequence[jax.ShapeDtypeStruct]) -> jax.stages.Compiled:
+            began = time.perf_counter()
+            return _compiled(_lower(jitted, lying, on), asked, began)
+
+        lowered = _lower(jitted, [*placed, *present], on)
+        spread = Spread([*placed, *present], placed_at, compile_for)
+        return Executable(spread, spread, takes, notes(), index), lowered
+    jitted = jit(flat if members is None else members.spread(flat), out_shardings=placed_at)
+    lowered = _lower(jitted, [*placed, *present, *([] if members is None else [members.after])], on)
+    compiled = _compiled(lowered, asked, started)
     memory = working_memory(compiled)
     if key is not None:
         _store(key, compiled, [notes(), memory])
@@ -165,30 +165,28 @@ def _warn_of_storing(reason: str) -> None:
     )
 
 
-def _compile(lowered: jax.stages.Lowered, options: dict[str, Any]) -> jax.stages.Compiled:
-    with jax.enable_x64(True):  # which is a thread's own
-        return lowered.compile(compiler_options=options)
-
-
-def _lower_and_compile(
-    jitted: Any, arguments: Sequence[jax.ShapeDtypeStruct], options: dict[str, Any]
-) -> jax.stages.Compiled:
-    """For arguments that lie so. Lowers again, since JAX lowers for arguments that lie in one way."""
-    started = time.perf_counter()
-    with warnings.catch_warnings():
+def _lower(jitted: Any, arguments: Sequence[jax.ShapeDtypeStruct], on: Target) -> jax.stages.Lowered:
+    """Lower for arguments that lie so. JAX traces the function the first time only."""
+    with jax.enable_x64(True), warnings.catch_warnings(), compiling_for(on):
         warnings.filterwarnings("ignore", message="Some donated buffers were not usable")
-        lowered = jitted.lower(*arguments)
-        compiled = _interruptible(functools.partial(_compile, lowered, options))
-    _note_compiling(started)
-    return compiled
+        lowered: jax.stages.Lowered = jitted.lower(*arguments)
+        return lowered
 
 
-def _note_compiling(started: float) -> None:
+def _compiled(lowered: jax.stages.Lowered, options: dict[str, Any], started: float) -> jax.stages.Compiled:
+    """Compile, heard by Ctrl-C, and on the record with the time since `started`."""
+    compiled = _interruptible(functools.partial(_compile, lowered, options))
     took = time.perf_counter() - started
     METRICS.executables_compiled += 1
     METRICS.compile_seconds += took
     if took > _LONG_COMPILE:
         _return_compiler_memory()
+    return compiled
+
+
+def _compile(lowered: jax.stages.Lowered, options: dict[str, Any]) -> jax.stages.Compiled:
+    with jax.enable_x64(True):  # which is a thread's own
+        return lowered.compile(compiler_options=options)
 
 
 def _interruptible(work: Callable[[], _Result]) -> _Result:

@@ -7,9 +7,7 @@ above it is a device like another.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from contextvars import ContextVar
+from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod
 
@@ -18,7 +16,7 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec, Sharding, SingleDeviceSharding
 
 from .. import _C
-from .client import device, devices
+from .client import device
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,28 +90,3 @@ def placement(index: int) -> Sharding:
     """Where arrays of a device index go that nothing says more of: to the device, or as a copy to each of several."""
     found = _by_index.get(index)
     return SingleDeviceSharding(device(index)) if found is None else found.copies()
-
-
-def first_of(index: int) -> jax.Device:
-    """The device behind an index that stands for all of them: several are of one kind."""
-    return devices()[index] if index not in _by_index else devices_of(index)[0]
-
-
-# The devices of the program that is being traced, where they are several.
-_traced_for: ContextVar[Together | None] = ContextVar("traced_for", default=None)
-
-
-@contextmanager
-def tracing_for(found: Together | None) -> Iterator[None]:
-    """Inside, lowerings are traced for a program of these devices."""
-    before = _traced_for.set(found)
-    try:
-        yield
-    finally:
-        _traced_for.reset(before)
-
-
-def on_each_device(array: jax.Array) -> jax.Array:
-    """In a program of several devices, the same array, which each of them makes as a whole; else the array itself."""
-    found = _traced_for.get()
-    return array if found is None else jax.lax.with_sharding_constraint(array, found.copies())
