@@ -71,8 +71,10 @@ architectures: setup $(STAMPS)/demo $(STAMPS)/architectures
 whole-step: setup
 	$(PYTEST) tests/compile/whole_step.py
 
-# `torch-pjrt plan` with the TPU's compiler (libtpu, 200 MB), and its page in a browser (`apt-get install chromium`).
+# `torch-pjrt plan` with the TPU's compiler (libtpu, 200 MB), and its page in a browser (`apt-get install chromium`);
+# the plans' programs of ranks on four devices.
 plan-tests: setup $(STAMPS)/plan
+	JAX_PLATFORMS=cpu JAX_NUM_CPU_DEVICES=4 $(PY) -m pytest -q tests/plan/ranks.py
 	JAX_PLATFORMS=cpu HF_HUB_OFFLINE=1 $(PY) -m pytest -q tests/plan/with_libtpu.py tests/plan/in_browser.py
 
 # Faults, checkpoints, more than two processes: minutes.

@@ -11,7 +11,7 @@ from torch import nn
 from torch._subclasses.fake_tensor import FakeTensor
 
 from torch_pjrt.plan.program import signature
-from torch_pjrt.plan.record import PlanError
+from torch_pjrt.plan.tape import PlanError
 from torch_pjrt.plan.trace import fake_mode, trace_step
 
 from ..conftest import DEVICE

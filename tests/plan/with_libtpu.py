@@ -9,10 +9,12 @@ from pathlib import Path
 import pytest
 import torch
 from torch import nn
+from torch.distributed.fsdp import fully_shard
 
 import torch_pjrt
 from torch_pjrt.plan import Plan, plan
 from torch_pjrt.plan.compiled import compile_job
+from torch_pjrt.plan.entry import Entry
 from torch_pjrt.plan.hugging_face import Recipe, hugging_face_entry
 from torch_pjrt.plan.planner import Settings, plan_entry
 from torch_pjrt.plan.sharding import layouts, parse_mesh
@@ -21,6 +23,7 @@ from torch_pjrt.plan.worker import Job
 
 from ..conftest import DEVICE
 from .check import Layers, tape_of, training
+from .ranks import two_dimensions
 
 pytest.importorskip("libtpu")
 
@@ -169,3 +172,31 @@ def test_attention_is_a_kernel_forward_and_backward_and_no_score_lies_in_memory(
     assert row.memory.temporaries < scores / 2
     assert not any("no estimate" in note for note in row.notes)
     assert row.time.roofline < row.time.best < 20 * row.time.roofline
+
+
+def test_a_program_of_ranks_has_its_collectives_along_its_own_mesh() -> None:
+    def make(batch: int, remat: bool) -> tuple[object, list[torch.Tensor]]:
+        step, _, _ = training(two_dimensions(Layers(layers=3).to(DEVICE)))
+        return step, [torch.zeros(batch, 6, dtype=torch.int64, device=DEVICE) for _ in range(2)]
+
+    entry = Entry("make", make, True, False)  # type: ignore[arg-type]
+    found = plan_entry(entry, Settings(("v5e:2x2",), batch=2))
+    (row,) = found.rows
+    assert (row.mesh, row.batch, row.fits) == ("dp=2,tp=2", 4, True)
+    assert {c.axes for c in row.collectives} == {"dp", "tp"}
+    assert found.parameters == sum(p.numel() for p in Layers(layers=3).parameters())
+
+
+def test_the_attention_of_a_rank_is_the_kernels_own() -> None:
+    def make(batch: int, remat: bool) -> tuple[object, list[torch.Tensor]]:
+        model = fully_shard(nn.Linear(256, 3 * 256, dtype=torch.bfloat16, device=DEVICE))
+
+        def step(x: torch.Tensor) -> torch.Tensor:
+            heads = model(x).unflatten(-1, (3, 2, 128)).permute(2, 0, 3, 1, 4)
+            return nn.functional.scaled_dot_product_attention(*heads, is_causal=True)
+
+        return torch.no_grad()(step), [torch.empty(batch, 1024, 256, dtype=torch.bfloat16, device=DEVICE)]
+
+    (row,) = plan_entry(Entry("make", make, True, False), Settings(("v6e:2x2",))).rows  # type: ignore[arg-type]
+    assert row.memory is not None
+    assert row.memory.temporaries < 2 * 1024 * 1024 * 2  # the scores of two heads, which are nowhere

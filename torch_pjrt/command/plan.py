@@ -118,8 +118,8 @@ def _entry(asked: argparse.Namespace) -> Entry:
 def _mistakes() -> tuple[type[Exception], ...]:
     from ..plan.compiled import CompilerMissing
     from ..plan.cost import PriceError
-    from ..plan.record import PlanError
     from ..plan.sharding import MeshError
+    from ..plan.tape import PlanError
     from ..plan.topology import TopologyError
 
     return CompilerMissing, PriceError, PlanError, MeshError, TopologyError

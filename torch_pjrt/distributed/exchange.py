@@ -12,6 +12,7 @@ from collections.abc import Sequence
 import jax.numpy as jnp
 from jax import Array, lax
 
+from ..lowering.target import target
 from ..runtime.members import AXIS
 from ..runtime.platform import platform
 
@@ -25,17 +26,22 @@ _SHORT = 4 << 10
 
 def small(x: Array) -> bool:
     """Whether to send the whole array to every member."""
-    return platform() == "cpu" and x.size * x.dtype.itemsize <= _SMALL
+    return _on_cpu() and x.size * x.dtype.itemsize <= _SMALL
 
 
 def pair(members: int) -> bool:
     """Whether there are two, who swap."""
-    return platform() == "cpu" and members == 2
+    return _on_cpu() and members == 2
 
 
 def in_steps() -> bool:
     """Whether `parts_for_me` is the better reduce-scatter."""
-    return platform() == "cpu"
+    return _on_cpu()
+
+
+def _on_cpu() -> bool:
+    on = target()
+    return (platform() if on is None else on.platform) == "cpu"
 
 
 def everyones(x: Array, members: int, groups: Sequence[Sequence[int]] | None) -> Array:

@@ -14,9 +14,8 @@ from .answer import Collective, Cost, Memory, Plan, Row, Tensor, Time
 from .compiled import CompilerMissing
 from .cost import PriceError
 from .planner import Settings, plan, plan_entry
-from .record import PlanError
 from .sharding import MeshError
-from .tape import Finding
+from .tape import Finding, PlanError
 from .topology import TopologyError, known
 
 __all__ = [

@@ -15,12 +15,13 @@ import tempfile
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 from ..runtime import cache
+from .tape import Tape
 from .worker import Job
 
 # One answer a second is often enough to hear of Ctrl-C and of the time limit.
@@ -125,11 +126,10 @@ def compile_job(job: Job, seconds: float, running: list[subprocess.Popen[bytes]]
 
 def key_of(job: Job) -> str:
     """The name of a job in the cache: a hash of all that the answer depends on."""
-    parts = [
-        "plan", job.tape.content(), repr(job.layouts), repr(job.mesh), job.platform, job.topology, repr(job.host),
-        job.precision, cache.source_hash(), *(_version(name) for name in ("libtpu", "jax", "jaxlib", "torch")),
-        os.environ.get("LIBTPU_INIT_ARGS", ""), os.environ.get("XLA_FLAGS", ""),
-    ]  # fmt: skip
+    versions = [_version(name) for name in ("libtpu", "jax", "jaxlib", "torch")]
+    flags = [os.environ.get(name, "") for name in ("LIBTPU_INIT_ARGS", "XLA_FLAGS")]
+    asked = replace(job, tape=Tape())
+    parts = ["plan", job.tape.content(), repr(asked), cache.source_hash(), *versions, *flags]
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()
 
 

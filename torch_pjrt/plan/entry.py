@@ -12,7 +12,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from .record import PlanError
+from .tape import PlanError
 
 # (step, its example inputs).
 Made = tuple[Callable[..., Any], Sequence[Any]]

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from .entry import Entry, Made
-from .record import PlanError
+from .tape import PlanError
 
 OPTIMIZERS: dict[str, Callable[..., torch.optim.Optimizer]] = {
     "adamw": torch.optim.AdamW,

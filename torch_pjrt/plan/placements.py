@@ -13,10 +13,10 @@ def placements_of(tensor: torch.Tensor) -> tuple[torch.Tensor, tuple[tuple[str, 
     module: Any = sys.modules.get("torch.distributed.tensor")  # no DTensor without it, and it takes long to import
     if module is None or not isinstance(tensor, module.DTensor):
         return tensor, ()
-    axes = tensor.device_mesh.mesh_dim_names or ()
+    axes = tensor.device_mesh.mesh_dim_names or [f"dim{d}" for d in range(tensor.device_mesh.ndim)]
     sharded = [
         (axis, placement.dim)
         for axis, placement in zip(axes, tensor.placements, strict=True)
-        if isinstance(placement, module.Shard)
+        if isinstance(placement, (module.Shard, module.placement_types._StridedShard))  # FSDP2's, of what tp has cut
     ]
     return tensor.to_local(), tuple(sharded)

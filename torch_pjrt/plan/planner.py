@@ -13,8 +13,9 @@ from torch.utils._pytree import tree_map
 from .answer import Plan, Row
 from .compiled import Outcome, compile_all, require_libtpu
 from .entry import Entry
+from .ranks import as_rank
 from .rows import failed_row, row_of
-from .sharding import Layouts, Mesh, MeshError, layouts, parse_mesh
+from .sharding import Layouts, Mesh, MeshError, layouts, own_layouts, parse_mesh
 from .tape import Tape
 from .topology import Topology, parse_topology
 from .trace import fake_mode, trace_step
@@ -134,9 +135,17 @@ class _Try:
 
 @dataclass(slots=True)
 class _Traced:
-    """A step with one batch: its tape, that with a batch twice as large if it was wanted, or why there is none."""
+    """A step with one batch.
 
-    tape: Tape | None = None
+    Attributes:
+        tape: of the step.
+        mesh: of a program that makes a process group, the ranks' own; its tape is what one rank does. Else None.
+        doubled: the tape with a batch twice as large, if it was wanted.
+        note: why there is none; what else is to be said.
+    """
+
+    tape: Tape
+    mesh: Mesh | None = None
     doubled: Tape | None = None
     note: str = ""
 
@@ -147,24 +156,27 @@ class _Planner:
         self.settings = settings
         self.report = report
         self.trace_seconds = 0.0
-        self._traced: dict[tuple[int, bool], _Traced] = {}
+        self._traced: dict[tuple[int, bool, int], _Traced] = {}
+        self._ranks: bool | None = None  # whether the program makes a process group, once that is known
 
     def rows(self, tries: Sequence[_Try]) -> list[Row]:
         """A row for each try."""
+        tries = list(tries)
         rows: list[Row | None] = [None] * len(tries)
         jobs: list[tuple[int, Job, Tape]] = []
         for i, one in enumerate(tries):
             traced = self._trace(one)
             tape = traced.tape
-            assert tape is not None
+            if traced.mesh is not None:
+                tries[i] = one = replace(one, target=replace(one.target, mesh=traced.mesh))
             try:
-                layout = layouts(tape, traced.doubled, one.target.mesh)
+                layout = own_layouts(tape) if traced.mesh else layouts(tape, traced.doubled, one.target.mesh)
             except MeshError as error:
                 if len(tries) == 1 and not self.settings.fit:
                     raise
                 rows[i] = failed_row(one.target.topology, one.target.mesh, tape, self._remat(one), str(error))
                 continue
-            jobs.append((i, _job(one.target, tape, layout, self.settings.roll), tape))
+            jobs.append((i, _job(one.target, tape, layout, self.settings.roll, traced.mesh is not None), tape))
         left = len(jobs)
 
         def done(number: int, outcome: Outcome) -> None:
@@ -217,14 +229,11 @@ class _Planner:
     def plan(self, rows: Sequence[Row]) -> Plan:
         """The answer, with what the first tape says of the step itself."""
         tape = next(iter(self._traced.values())).tape
-        assert tape is not None
-        parameters = [s for s in tape.storages if s.role == "parameter"]
         return Plan(
             self.entry.title,
             tuple(rows),
             tuple(tape.findings),
-            sum(s.elements for s in parameters),
-            sum(s.nbytes for s in parameters),
+            *tape.parameters,
             trace_seconds=self.trace_seconds,
             operations=len(tape.operations),
         )
@@ -233,19 +242,56 @@ class _Planner:
         return one.remat if self.entry.takes_remat else None
 
     def _trace(self, one: _Try) -> _Traced:
-        batch = one.batch * one.target.mesh.replicas if self.entry.takes_batch else 0
-        found = self._traced.setdefault((batch, one.remat), _Traced())
         began = time.perf_counter()
-        if found.tape is None:
-            self.report(f"tracing {self.entry.title}" + (f", batch {batch}" if batch else ""))
-            fake = fake_mode()
+        try:
+            if self._ranks is None:
+                self._ranks = self._makes_ranks(one)
+            devices = one.target.mesh.devices
+            batch = one.batch * (1 if self._ranks else one.target.mesh.replicas) if self.entry.takes_batch else 0
+            key = (batch, one.remat, devices if self._ranks else 0)
+            if key not in self._traced:
+                self.report(f"tracing {self.entry.title}" + (f", batch {batch}" if batch else ""))
+                self._traced[key] = (
+                    self._rank_of(devices, batch, one.remat) if self._ranks else self._whole(batch, one.remat)
+                )
+            found = self._traced[key]
+            if found.mesh is None and one.target.mesh.replicas > 1 and found.doubled is None and not found.note:
+                found.doubled, found.note = self._doubled(batch, one.remat)
+            return found
+        finally:
+            self.trace_seconds += time.perf_counter() - began
+
+    def _makes_ranks(self, one: _Try) -> bool:
+        """Whether the program, as one rank, makes a process group."""
+        devices = one.target.mesh.devices
+        with as_rank(devices) as rank, fake_mode():
+            self.entry.make(one.batch, one.remat)
+        if rank.used and self.settings.mesh is not None:
+            raise MeshError(
+                f"mesh {self.settings.mesh!r}: the program makes its own process group, and mesh: leave --mesh out"
+            )
+        return rank.used
+
+    def _whole(self, batch: int, remat: bool) -> _Traced:
+        """What all devices do together."""
+        fake = fake_mode()
+        with fake:
+            step, inputs = self.entry.make(batch, remat)
+        return _Traced(trace_step(step, inputs, fake))
+
+    def _rank_of(self, devices: int, batch: int, remat: bool) -> _Traced:
+        """What one rank does."""
+        fake = fake_mode()
+        with as_rank(devices) as rank:
             with fake:
-                step, inputs = self.entry.make(batch, one.remat)
-            found.tape = trace_step(step, inputs, fake)
-        if one.target.mesh.replicas > 1 and found.doubled is None and not found.note:
-            found.doubled, found.note = self._doubled(batch, one.remat)
-        self.trace_seconds += time.perf_counter() - began
-        return found
+                step, inputs = self.entry.make(batch, remat)
+            tape = trace_step(step, inputs, fake)
+            mesh, batches = rank.mesh, rank.batches
+        tape.model_flops *= devices
+        tape.flops *= devices
+        tape.examples = None if tape.examples is None else tape.examples * batches
+        tape.tokens = None if tape.tokens is None else tape.tokens * batches
+        return _Traced(tape, mesh)
 
     def _doubled(self, batch: int, remat: bool) -> tuple[Tape | None, str]:
         """The tape with a batch twice as large, or why there is none."""
@@ -279,13 +325,13 @@ def _open(mesh: str | None) -> str | None:
     return mesh
 
 
-def _job(target: _Target, tape: Tape, layout: Layouts, roll: bool) -> Job:
+def _job(target: _Target, tape: Tape, layout: Layouts, roll: bool, ranks: bool) -> Job:
     topology, precision = target.topology, torch.get_float32_matmul_precision()
     if topology is None:
-        return Job(tape, layout, target.mesh, "cpu", "", (), precision, roll)
+        return Job(tape, layout, target.mesh, "cpu", "", (), precision, ranks, roll)
     chip = topology.chip
     return Job(
-        tape, layout, target.mesh, "tpu", topology.name, topology.host, precision, roll, chip.clock,
+        tape, layout, target.mesh, "tpu", topology.name, topology.host, precision, ranks, roll, chip.clock,
         chip.bandwidth / chip.devices, chip.interconnect / chip.devices,
     )  # fmt: skip
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cache
-from itertools import pairwise
 from typing import Any
 
 import jax
@@ -17,8 +16,10 @@ from ..eager.infer import op_named
 from ..lowering import apply, find, view
 from ..lowering.dtypes import to_numpy
 from ..lowering.target import Target, compiling_for
+from .content import Content, abstract
 from .roll import Loop, Storages, loops, stacks
 from .tape import Operation, Ref, Tape
+from .transfers import PREFIX, evaluate
 
 # What is done to an operation's results: (operation's index, result's index, array) -> array.
 Constrain = Callable[[int, int, jax.Array], jax.Array]
@@ -79,12 +80,6 @@ def _given(operation: Operation) -> list[int]:
     return [*(w.storage for w in operation.writes), *(n for n in operation.makes if n is not None)]
 
 
-def abstract(tape: Tape, group: Storages) -> jax.ShapeDtypeStruct:
-    """Shape and dtype of the array that stands for storages."""
-    base = tape.storages[group[0]].base
-    return jax.ShapeDtypeStruct(base.sizes if len(group) == 1 else (len(group), *base.sizes), to_numpy(base.dtype))
-
-
 def program(
     tape: Tape, called: Signature, constrain: Constrain = lambda i, j, x: x, place: Place = lambda i: None
 ) -> Callable[..., list[jax.Array]]:
@@ -132,73 +127,6 @@ def place_of(operation: Operation) -> str:
     return f"{operation.line} {operation.name}{kind}".replace("/", "|")
 
 
-class Content:
-    """The arrays under the storages; one array may hold several, along its dimension 0."""
-
-    def __init__(self, tape: Tape) -> None:
-        self.tape = tape
-        self._arrays: dict[int, jax.Array] = {}
-        self._places: dict[int, tuple[int, int | None]] = {}  # storage -> (array, index in it)
-        self._next = 0
-
-    def __contains__(self, number: int) -> bool:
-        return number in self._places
-
-    def put(self, group: Storages, array: jax.Array) -> None:
-        """Give storages new content: the array, or its rows."""
-        self._arrays[self._next] = array
-        for i, number in enumerate(group):
-            self._places[number] = self._next, i if len(group) > 1 else None
-        self._next += 1
-
-    def whole(self, number: int) -> jax.Array:
-        """The array under a storage; zeros if nothing was written to it yet."""
-        place = self._places.get(number)
-        if place is None:
-            base = self.tape.storages[number].base
-            return jnp.zeros(base.sizes, to_numpy(base.dtype))
-        array, index = self._arrays[place[0]], place[1]
-        return array if index is None else lax.index_in_dim(array, index, keepdims=False)
-
-    def stack(self, group: Storages) -> jax.Array:
-        """The arrays under storages, one after the other; of one, the array itself."""
-        if len(group) == 1:
-            return self.whole(group[0])
-        held = self.held(group)
-        if held is not None and held[1:] == (0, 1) and self._arrays[held[0]].shape[0] == len(group):
-            return self._arrays[held[0]]
-        return jnp.stack([self.whole(n) for n in group])
-
-    def held(self, group: Storages) -> tuple[int, int, int] | None:
-        """(array, first row, step) if the storages are rows of one array, forwards or backwards; else None."""
-        places = [self._places.get(n) for n in group]
-        if any(p is None or p[1] is None for p in places):
-            return None
-        rows = [p[1] for p in places if p is not None and p[1] is not None]
-        arrays = {p[0] for p in places if p is not None}
-        step = rows[1] - rows[0] if len(rows) > 1 else 1
-        if len(arrays) > 1 or step not in (1, -1) or any(b - a != step for a, b in pairwise(rows)):
-            return None
-        return arrays.pop(), rows[0], step
-
-    def rows(self, group: Storages) -> tuple[int, int, int]:
-        """As `held`, of an array that is made if there is none."""
-        held = self.held(group)
-        if held is None:
-            self.put(group, self.stack(group))
-            held = self.held(group)
-        assert held is not None
-        return held
-
-    def array(self, key: int) -> jax.Array:
-        """The array with this key."""
-        return self._arrays[key]
-
-    def replace(self, key: int, array: jax.Array) -> None:
-        """Another array in place of one, for all the storages in it."""
-        self._arrays[key] = array
-
-
 class _Evaluation:
     """The content of the storages while a tape's operations are run on tracers."""
 
@@ -228,6 +156,9 @@ class _Evaluation:
         """Run one operation: read, apply its lowering, give the storages their new content."""
         with jax.named_scope(place_of(operation)):
             self._enter(operation)
+            if operation.name.startswith(PREFIX):
+                self._transfer(index, operation)
+                return
             op = op_named(operation.name)
             lowering = find(op)
             assert lowering is not None
@@ -244,6 +175,13 @@ class _Evaluation:
                 raise
             flat = [x if x is None else self.constrain(index, j, x) for j, x in enumerate(flat)]
             self._give(operation, flat)
+
+    def _transfer(self, index: int, operation: Operation) -> None:
+        given = [self._read(ref, operation.recompute) for ref in operation.reads()]
+        with compiling_for(self.place(index)):
+            made = evaluate(operation.name.removeprefix(PREFIX), given, operation.kwargs)
+        specs = [spec for spec in operation.specs if spec is not None]
+        self._give(operation, [x.reshape(spec.shape) for x, spec in zip(made, specs, strict=True)])
 
     def run_loop(self, loop: Loop) -> None:
         """Run equal stretches as one loop."""

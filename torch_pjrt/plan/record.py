@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
 from torch._ops import OpOverload
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.multiprocessing.reductions import StorageWeakRef
-from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._python_dispatch import TorchDispatchMode, is_traceable_wrapper_subclass
 from torch.utils._pytree import tree_leaves, tree_map
 from torch.utils.flop_counter import flop_registry
 
@@ -20,7 +20,8 @@ from ..lowering import Spec, find
 from ..lowering.apply import overload_name, written
 from ..lowering.registry import get
 from ..lowering.view import Layout, is_dense
-from .tape import Finding, Operation, Ref, Storage, Tape
+from .tape import Finding, Operation, PlanError, Ref, Storage, Tape
+from .transfers import PREFIX, answer, is_collective, transfers_of
 
 aten = torch.ops.aten
 
@@ -50,12 +51,10 @@ _EMPTY = frozenset(
         aten.new_empty_strided.default, aten.empty_permuted.default,
     }
 )  # fmt: skip
+# What has lowerings.
+_OWN_NAMESPACES = frozenset({"aten", "prims", "torch_pjrt"})
 # Tensors whose truth a program asks for to see whether something went wrong.
 _ALARMS = frozenset({"isnan", "isinf", "any", "ne", "logical_not", "gt", "ge"})
-
-
-class PlanError(RuntimeError):
-    """The step cannot be planned; the message says where and what to do."""
 
 
 @dataclass(slots=True)
@@ -109,9 +108,16 @@ class Recorder(TorchDispatchMode):
     def __torch_dispatch__(
         self, func: OpOverload, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
+        if any(is_traceable_wrapper_subclass(t) for t in _tensors((args, kwargs))):
+            return NotImplemented  # a DTensor: its own code calls operations of tensors, which come here again
         args, kwargs = tree_map(self._faked, (args, dict(kwargs or {})))
         if func.namespace == "prim":  # a question about a tensor, its device
             return func(*args, **kwargs)
+        if is_collective(func):
+            return self._transfer(func, args, dict(kwargs))
+        if _has_code_for_devices(func):
+            with self:
+                return func._op_dk(torch._C.DispatchKey.PrivateUse1, *args, **kwargs)
         if func is aten._local_scalar_dense.default or func is aten.equal.default:
             return self._number(func, args)
         if _is_composite(func) and get(overload_name(func)) is None:
@@ -144,7 +150,12 @@ class Recorder(TorchDispatchMode):
             live: whether a storage made in the step, by its number, is a result although it lives.
         """
         tape = self.tape
-        alive = {k.number for k in self._storages.values() if not k.alive.expired()}
+        held = {k.number: torch.UntypedStorage._new_with_weak_ptr(k.alive.cdata) for k in self._storages.values()}
+        # FSDP2's gathered parameters are there between steps, without memory.
+        alive = {number for number, storage in held.items() if storage is not None and storage.nbytes() > 0}
+        for number, storage in held.items():
+            if storage is not None and storage.nbytes() == 0 and tape.storages[number].nbytes > 0:
+                tape.storages[number] = replace(tape.storages[number], role="made")
         made = {i for i, s in enumerate(tape.storages) if s.role == "made"}
         tape.returned = tuple(sorted(i for i in made & alive if live(i)))
         tape.freed = frozenset(i for i in range(len(tape.storages)) if i not in made and i not in alive)
@@ -240,6 +251,34 @@ class Recorder(TorchDispatchMode):
             self.tape.flops += flops
             self.tape.model_flops += flops if region is None else 0
 
+    def _transfer(self, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Record a collective, as one operation for each tensor that it moves."""
+        if self.recording:
+            for t in _tensors((args, kwargs)):
+                self._known(t)
+        result = answer(func, args, kwargs)
+        if not self.recording:
+            return result
+        line, backward = self._line(func), torch._C._current_autograd_node() is not None
+        for moved in transfers_of(func, args, kwargs, result):
+            for t in moved.made:
+                self._new(t, "made")
+            writes = tuple(self._ref(t) for t in moved.written)
+            self.tape.operations.append(
+                Operation(
+                    PREFIX + moved.kind,
+                    tuple(self._ref(t) for t in moved.given),
+                    moved.settings,
+                    writes,
+                    tuple(self._known(t).number for t in moved.made),
+                    (*(w.spec for w in writes), *(Spec(tuple(t.shape), t.dtype) for t in moved.made)),
+                    line,
+                    backward,
+                    self._regions.of(backward and torch.is_grad_enabled()),
+                )
+            )
+        return result
+
     def _note_copy(
         self, func: OpOverload, args: tuple[Any, ...], results: Sequence[torch.Tensor | None], line: str
     ) -> None:
@@ -303,6 +342,13 @@ def _base(tensor: torch.Tensor) -> Layout:
     if tensor.storage_offset() == 0 and whole and is_dense(sizes, strides):
         return Layout(tensor.dtype, sizes, strides)
     return Layout(tensor.dtype, (tensor.untyped_storage().nbytes() // tensor.dtype.itemsize,), (1,))
+
+
+def _has_code_for_devices(func: OpOverload) -> bool:
+    """Whether a library's operation has Python code of its own for any device (FSDP2's copies have)."""
+    if func.namespace in _OWN_NAMESPACES:
+        return False
+    return bool(torch._C._dispatch_has_kernel_for_dispatch_key(func.name(), "PrivateUse1"))
 
 
 def _is_composite(func: OpOverload) -> bool:

@@ -143,6 +143,11 @@ def layouts(tape: Tape, doubled: Tape | None, mesh: Mesh) -> Layouts:
     return Layouts(splits, _batch_results(tape, doubled, mesh), tuple(whole))
 
 
+def own_layouts(tape: Tape) -> Layouts:
+    """Of what one rank does: all that it has is its own, and whole."""
+    return Layouts({number: ((),) * len(tape.storages[number].base.sizes) for number in tape.inputs}, {}, ())
+
+
 def owned(storage: Storage, mesh: Mesh) -> Split:
     """The split of a parameter and what the optimizer keeps of it.
 

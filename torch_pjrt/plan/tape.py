@@ -19,6 +19,10 @@ from ..lowering import Spec
 from ..lowering.view import Layout
 
 
+class PlanError(RuntimeError):
+    """The step cannot be planned; the message says where and what to do."""
+
+
 @dataclass(frozen=True, slots=True)
 class Ref:
     """A tensor in an operation's arguments.
@@ -127,6 +131,7 @@ class Tape:
         storages: all of them; the operations' numbers are indices here.
         returned: numbers of the storages made in the step that live after it.
         freed: numbers of those that existed before it and do not live after it.
+        parameters: how many numbers the parameters that the step touches have, on all ranks, and their bytes.
         idle: (name, bytes) of parameters and buffers that the step never touches but that are on the device.
         findings: what costs on an accelerator.
         model_flops: floating-point operations of the products that the mathematics needs, without what is recomputed.
@@ -139,6 +144,7 @@ class Tape:
     storages: list[Storage] = field(default_factory=list)
     returned: tuple[int, ...] = ()
     freed: frozenset[int] = frozenset()
+    parameters: tuple[int, int] = (0, 0)
     idle: tuple[tuple[str, int], ...] = ()
     findings: list[Finding] = field(default_factory=list)
     model_flops: int = 0

@@ -14,12 +14,13 @@ from torch._subclasses.fake_tensor import FakeTensor, FakeTensorConverter, FakeT
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.optim import Optimizer
 from torch.optim.optimizer import register_optimizer_step_pre_hook
+from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 from torch.utils._pytree import tree_leaves, tree_map
 
 from ..lowering.target import Target, compiling_for
 from .placements import placements_of
-from .record import Names, PlanError, Recorder, address
-from .tape import Finding, Tape
+from .record import Names, Recorder, address
+from .tape import Finding, PlanError, Tape
 
 Step = Callable[..., Any]
 
@@ -99,7 +100,7 @@ def trace_step(step: Step, inputs: Sequence[Any], fake: FakeTensorMode) -> Tape:
         stack.enter_context(as_if_real())
         stack.enter_context(compiling_for(Target("tpu")))  # attention is one op, which has lowerings for the CPU too
         stack.enter_context(fake)
-        given = tree_map(lambda x: _as_fake(x, fake) if isinstance(x, torch.Tensor) else x, list(inputs))
+        given = tree_map(lambda x: _given(x, fake) if isinstance(x, torch.Tensor) else x, list(inputs))
         with Recorder(fake, Names(), recording=False):
             held = step(*given)
         names = Names()
@@ -118,6 +119,7 @@ def trace_step(step: Step, inputs: Sequence[Any], fake: FakeTensorMode) -> Tape:
         kept = {recorder.number_at(a) for a in before} & read
         # Gradients that stay only until the next step throws them away are no results.
         tape = recorder.finish(lambda number: number not in gradients or bool(kept))
+        tape.parameters = found.size(recorder, fake)
         tape.idle = tuple(found.idle(recorder, fake))
         _count_batch(tape, given)
         _note_what_lives(tape, recorder, held)
@@ -203,6 +205,12 @@ class _Found:
                         like = placements if value.shape == parameter.shape else ()
                         names.note(_as_fake(value, fake), "optimizer", f"{name} ({key})", like)
 
+    def size(self, recorder: Recorder, fake: FakeTensorMode) -> tuple[int, int]:
+        """Numbers and bytes of the parameters that the recorded step has touched, of a DTensor all of it."""
+        unique = {id(p): p for p in self._parameters()}.values()
+        touched = [p for p in unique if recorder.number_of(_as_fake(p, fake)) is not None]
+        return sum(p.numel() for p in touched), sum(p.numel() * p.itemsize for p in touched)
+
     def idle(self, recorder: Recorder, fake: FakeTensorMode) -> Iterator[tuple[str, int]]:
         """Parameters and buffers that the recorded step has not touched."""
         seen: set[int] = set()
@@ -214,7 +222,13 @@ class _Found:
 
 
 def _as_fake(tensor: torch.Tensor, fake: FakeTensorMode) -> torch.Tensor:
+    """The fake tensor of one; of a DTensor, that of this rank's part."""
+    tensor, _ = placements_of(tensor)
     return tensor if isinstance(tensor, FakeTensor) else fake.from_tensor(tensor, static_shapes=True)
+
+
+def _given(tensor: torch.Tensor, fake: FakeTensorMode) -> torch.Tensor:
+    return tensor if is_traceable_wrapper_subclass(tensor) else _as_fake(tensor, fake)
 
 
 def _count_batch(tape: Tape, given: Sequence[Any]) -> None:

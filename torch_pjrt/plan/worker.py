@@ -29,6 +29,8 @@ class Job:
         tape: the step.
         layouts: how its arrays are split.
         mesh: over which axes.
+        ranks: whether the tape is what each of the mesh's devices does, with the collectives in it; else what all of
+            them do, for XLA to split.
         platform: "tpu", or "cpu" for the machine that this runs on.
         topology: the compiler's name of the topology ("v5e:4x4").
         host: chips of one host along each dimension.
@@ -44,6 +46,7 @@ class Job:
     topology: str
     host: tuple[int, ...]
     precision: str
+    ranks: bool = False
     roll: bool = True
     clock: float = 0.0
     bandwidth: float = 1.0
@@ -122,10 +125,12 @@ def _lower(job: Job, devices: Any) -> tuple[Any, list[list[int]]]:
     from jax.sharding import NamedSharding, PartitionSpec
 
     from ..lowering.target import Target
-    from .program import abstract, program, signature
+    from ..runtime.members import AXIS
+    from .content import abstract
+    from .program import program, signature
 
     called = signature(job.tape, job.roll)
-    mesh = jax.sharding.Mesh(devices, job.mesh.names)
+    mesh = jax.sharding.Mesh(devices.reshape(-1), (AXIS,)) if job.ranks else jax.sharding.Mesh(devices, job.mesh.names)
     replicated = NamedSharding(mesh, PartitionSpec())
 
     def placed(split: Split) -> NamedSharding:
@@ -146,7 +151,7 @@ def _lower(job: Job, devices: Any) -> tuple[Any, list[list[int]]]:
     def place(i: int) -> Target | None:
         if job.platform == "cpu":
             return None
-        if job.mesh.devices == 1:
+        if job.mesh.devices == 1 or job.ranks:
             return Target(job.platform)
         known = job.mesh.replicas == 1 or job.layouts.batch.get((i, 0)) == 0
         heads = tuple(axis for axis in tensor_parallel if axis not in job.mesh.data_axes)
@@ -169,6 +174,8 @@ def _lower(job: Job, devices: Any) -> tuple[Any, list[list[int]]]:
         def flat(*arrays: jax.Array) -> list[jax.Array]:
             return run(arrays[:n], arrays[n : n + m], arrays[n + m] if keys else None)
 
+        if job.ranks:  # as `runtime.members` has it: every device's own, called the same everywhere
+            flat = jax.shard_map(flat, mesh=mesh, in_specs=PartitionSpec(), out_specs=PartitionSpec(), check_vma=False)
         outputs = [arguments[called.inputs.index(g)].sharding if g in called.inputs else None for g in called.outputs]
         outputs += [None] * len(called.host_outputs)
         jitted = jax.jit(flat, donate_argnums=called.donated, keep_unused=True, out_shardings=outputs)

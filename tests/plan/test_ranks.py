@@ -1,0 +1,246 @@
+"""Programs that make process groups are planned as one rank of as many as the topology has devices."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch._C._distributed_c10d import HashStore
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from torch.distributed.tensor.debug import CommDebugMode
+
+from torch_pjrt.plan.entry import Entry
+from torch_pjrt.plan.planner import Settings, _Planner, _target, _Try, plan_entry
+from torch_pjrt.plan.ranks import Rank, as_rank
+from torch_pjrt.plan.sharding import MeshError
+from torch_pjrt.plan.tape import PlanError, Tape
+from torch_pjrt.plan.trace import fake_mode, trace_step
+from torch_pjrt.plan.transfers import PREFIX, partition
+
+from ..conftest import DEVICE
+from ..distributed.ranks import ROOT
+from .check import Layers, Step, training
+from .ranks import Way, ddp, fsdp, hybrid, sequence_parallel, tensor_parallel, two_dimensions
+
+HERE = Path(__file__).parent
+
+
+def traced(make: Callable[[], tuple[Step, list[torch.Tensor]]], size: int = 4) -> tuple[Tape, Rank]:
+    fake = fake_mode()
+    with as_rank(size) as rank:
+        with fake:
+            step, inputs = make()
+        return trace_step(step, inputs, fake), rank
+
+
+def trained(way: Way, size: int = 4) -> tuple[Tape, Rank]:
+    def make() -> tuple[Step, list[torch.Tensor]]:
+        step, inputs, _ = training(way(Layers(layers=3).to(DEVICE)))
+        return step, [x.to(DEVICE) for x in inputs]
+
+    return traced(make, size)
+
+
+def called(operation: Callable[[torch.Tensor], object], size: int = 4) -> list[tuple[str, dict[str, object]]]:
+    """The collectives of a step that calls this with a tensor of 8 numbers."""
+
+    def make() -> tuple[Step, list[torch.Tensor]]:
+        dist.init_process_group()
+        return lambda x: operation(x.clone()), [torch.ones(8, device=DEVICE)]
+
+    tape, _ = traced(make, size)
+    return [(o.name.removeprefix(PREFIX), o.kwargs) for o in tape.operations if o.name.startswith(PREFIX)]
+
+
+def collectives(tape: Tape) -> Counter[str]:
+    return Counter(o.name.removeprefix(PREFIX) for o in tape.operations if o.name.startswith(PREFIX))
+
+
+def test_the_programs_of_ranks_do_what_one_process_does_with_the_whole_batch() -> None:
+    kept = {k: v for k, v in os.environ.items() if not k.startswith(("PYTEST_", "XLA_FLAGS"))}
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:xdist", str(HERE / "ranks.py")]
+    done = subprocess.run(
+        [*command, "-k", "(small_buckets or two_dimensions) and True"], cwd=ROOT, capture_output=True, text=True,
+        timeout=300, env=kept | {"JAX_PLATFORMS": "cpu", "JAX_NUM_CPU_DEVICES": "4"},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "2 passed" in done.stdout
+
+
+@pytest.mark.parametrize("way", [hybrid, tensor_parallel, two_dimensions, sequence_parallel])
+def test_the_collectives_are_those_that_pytorch_counts(way: Way) -> None:
+    tape, _ = trained(way)
+    with as_rank(4), torch.device("cpu"):
+        torch.manual_seed(0)
+        step, inputs, _ = training(on_cpu(way))
+        step(*inputs)
+        with CommDebugMode() as counting:
+            step(*inputs)
+    counted: Counter[str] = Counter()
+    for packet, count in counting.get_comm_counts().items():
+        counted[_KINDS[packet._qualified_op_name.partition("::")[2]]] += count
+    assert collectives(tape) == counted
+
+
+_KINDS = {
+    "_allgather_base_": "all_gather", "all_gather_into_tensor": "all_gather",
+    "_reduce_scatter_base_": "reduce_scatter", "reduce_scatter_tensor": "reduce_scatter",
+    "allreduce_": "all_reduce", "all_reduce": "all_reduce",
+}  # fmt: skip
+
+
+def on_cpu(way: Way) -> nn.Module:
+    import tests.plan.ranks as ways
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(ways, "DEVICE", "cpu")
+        return way(Layers(layers=3))
+
+
+def test_what_ddp_reduces_is_its_buckets() -> None:
+    tape, rank = trained(ddp)
+    assert collectives(tape) == {"all_reduce": 1}
+    assert str(rank.mesh) == "rank=4" and rank.batches == 4
+    sent = [o for o in tape.operations if o.name == PREFIX + "all_reduce"]
+    sizes = [next(iter(o.reads())).view.sizes for o in sent]
+    assert sizes == [(sum(s.elements for s in tape.storages if s.role == "parameter"),)]
+
+
+def test_what_fsdp_gathers_is_no_argument_and_no_result() -> None:
+    tape, rank = trained(fsdp)
+    assert str(rank.mesh) == "dim0=4" and rank.batches == 4
+    of_rank = sum(tape.storages[n].nbytes for n in tape.inputs if tape.storages[n].role in ("parameter", "optimizer"))
+    whole = sum(p.nbytes for p in Layers(layers=3).parameters())
+    assert of_rank < 2 * whole / 4 * 1.2  # parameters and momentum, a fourth of each, where 4 divides them
+    assert all(tape.storages[n].nbytes <= 4 for n in tape.inputs if tape.storages[n].role == "other")
+    assert len(tape.returned) == 1
+
+
+def test_ranks_of_tensor_parallel_have_one_batch() -> None:
+    tape, rank = trained(two_dimensions)
+    assert str(rank.mesh) == "dp=2,tp=2" and rank.batches == 2
+    groups = {o.kwargs["ranks"] for o in tape.operations if o.name.startswith(PREFIX)}
+    assert groups == {(0, 1), (0, 2)}
+
+
+@pytest.mark.parametrize(
+    ("operation", "kind", "settings"),
+    [
+        (lambda x: dist.all_reduce(x), "all_reduce", {"op": "SUM"}),
+        (lambda x: dist.all_reduce(x, dist.ReduceOp.MAX, async_op=True).wait(), "all_reduce", {"op": "MAX"}),
+        (lambda x: dist.reduce(x, 1, dist.ReduceOp.AVG), "all_reduce", {"op": "AVG"}),
+        (lambda x: dist.broadcast(x, 2), "broadcast", {"root": 2}),
+        (lambda x: dist.all_gather([torch.empty_like(x) for _ in range(4)], x), "all_gather/list", {}),
+        (lambda x: dist.all_gather_into_tensor(x.new_empty(32), x), "all_gather", {}),
+        (lambda x: dist.reduce_scatter_tensor(x.new_empty(2), x), "reduce_scatter", {"op": "SUM"}),
+        (lambda x: dist.reduce_scatter(x.new_empty(2), list(x.split(2))), "reduce_scatter/list", {"op": "SUM"}),
+        (lambda x: dist.all_to_all_single(torch.empty_like(x), x), "all_to_all", {}),
+        (lambda x: dist.all_to_all([x.new_empty(2) for _ in range(4)], list(x.split(2))), "all_to_all/list", {}),
+    ],
+)
+def test_a_collective_is_on_the_tape(
+    operation: Callable[[torch.Tensor], object], kind: str, settings: dict[str, object]
+) -> None:
+    assert called(operation) == [(kind, {"members": 4, "ranks": None, "world": 4} | settings)]
+
+
+def test_barriers_and_objects_that_wait_move_nothing() -> None:
+    assert called(lambda x: dist.barrier()) == []
+
+
+@pytest.mark.parametrize(
+    ("operation", "said"),
+    [
+        (lambda x: dist.send(x, 1), "c10d::send: a plan is one program, which all ranks run alike"),
+        (lambda x: dist.recv(x, 1), "c10d::recv_"),
+        (lambda x: dist.all_to_all_single(x, x.clone(), [5, 1, 1, 1], [1, 1, 1, 5]), "parts of different sizes"),
+        (lambda x: dist.all_reduce(x, group=dist.new_group([0, 1, 3])), r"the ranks \[0, 1, 3\] of 4"),
+    ],
+)
+def test_what_not_all_ranks_do_alike_cannot_be_planned(operation: Callable[[torch.Tensor], object], said: str) -> None:
+    with pytest.raises(PlanError, match=said):
+        called(operation)
+
+
+@pytest.mark.parametrize(
+    ("ranks", "world", "groups"),
+    [
+        ((0, 1), 4, ((0, 1), (2, 3))),
+        ((0, 2), 4, ((0, 2), (1, 3))),
+        ((0, 1, 4, 5), 8, ((0, 1, 4, 5), (2, 3, 6, 7))),
+        ((0,), 3, ((0,), (1,), (2,))),
+    ],
+)
+def test_the_groups_of_the_other_ranks(ranks: tuple[int, ...], world: int, groups: object) -> None:
+    assert partition(ranks, world) == groups
+
+
+def test_the_environment_and_pytorch_are_what_they_were() -> None:
+    before = (os.environ.get("WORLD_SIZE"), DeviceMesh.__init__, dist.Reducer)  # type: ignore[attr-defined]
+    with as_rank(16) as rank:
+        assert os.environ["WORLD_SIZE"] == "16"
+        dist.init_process_group("nccl", init_method="env://")
+        assert (dist.get_world_size(), dist.get_rank()) == (16, 0)
+        init_device_mesh(DEVICE, (4, 4), mesh_dim_names=("dp", "tp"))
+    assert rank.batches == 4
+    assert not dist.is_initialized()
+    assert (os.environ.get("WORLD_SIZE"), DeviceMesh.__init__, dist.Reducer) == before  # type: ignore[attr-defined]
+
+
+def test_another_number_of_ranks_than_devices() -> None:
+    with as_rank(8), pytest.raises(PlanError, match="4 ranks, the topology has 8 devices"):
+        dist.init_process_group(world_size=4, rank=0)
+
+
+def test_a_process_that_is_a_rank_already() -> None:
+    dist.init_process_group("gloo", store=HashStore(), rank=0, world_size=1)
+    try:
+        with pytest.raises(PlanError, match="process group of 1 already"), as_rank(8):
+            pass
+    finally:
+        dist.destroy_process_group()
+
+
+def entry(make: Callable[..., object]) -> Entry:
+    return Entry("make", make, True, False)  # type: ignore[arg-type]
+
+
+def make_ranks(batch: int, remat: bool) -> tuple[Step, list[torch.Tensor]]:
+    step, _, _ = training(two_dimensions(Layers(layers=3).to(DEVICE)))
+    return step, [torch.zeros(batch, 6, dtype=torch.int64, device=DEVICE) for _ in range(2)]
+
+
+def make_alone(batch: int, remat: bool) -> tuple[Step, list[torch.Tensor]]:
+    step, _, _ = training(Layers(layers=3).to(DEVICE))
+    return step, [torch.zeros(batch, 6, dtype=torch.int64, device=DEVICE) for _ in range(2)]
+
+
+@pytest.mark.parametrize(("make", "batch"), [(make_ranks, 2), (make_alone, 8)])
+def test_the_batch_that_is_asked_for_is_that_of_a_rank_or_of_all_devices(
+    make: Callable[..., object], batch: int
+) -> None:
+    given: list[int] = []
+
+    def counted(batch: int, remat: bool) -> object:
+        given.append(batch)
+        return make(batch, remat)
+
+    settings = Settings(("v5e:2x2",), batch=2)
+    traced = _Planner(entry(counted), settings, lambda text: None)._trace(_Try(_target("v5e:2x2", None), 2, False))
+    assert batch in given
+    assert traced.tape.examples == (4 if make is make_ranks else 8)
+    assert traced.tape.tokens == (24 if make is make_ranks else 48)
+    assert traced.tape.model_flops > 0
+
+
+def test_a_mesh_beside_a_process_group() -> None:
+    with pytest.raises(MeshError, match="leave --mesh out"):
+        plan_entry(entry(make_ranks), Settings(("v5e:2x2",), mesh="fsdp=4"))

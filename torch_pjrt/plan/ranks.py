@@ -1,0 +1,201 @@
+"""Running a program as one rank of many: the process group that it makes is PyTorch's fake one, a rank a device."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from math import prod
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch._ops import OpOverload
+from torch._subclasses.fake_tensor import FakeTensor
+from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
+
+from .sharding import Mesh
+from .tape import PlanError
+from .transfers import answer, is_collective
+
+# Dimensions of a mesh whose ranks work on one batch together; the ranks along all others have each a batch of its own.
+_ONE_BATCH = frozenset({"tp", "sp", "cp", "pp", "tensor", "sequence", "context", "pipeline", "model"})
+# The name of the only axis where a program makes no DeviceMesh of all ranks.
+_RANKS = "rank"
+
+
+@dataclass
+class Rank:
+    """Rank 0 of a program.
+
+    Attributes:
+        size: how many ranks there are.
+        used: whether the program has made a process group.
+        meshes: (names, sizes) of the DeviceMeshes of all ranks that it made.
+    """
+
+    size: int
+    used: bool = False
+    meshes: list[tuple[tuple[str, ...], tuple[int, ...]]] = field(default_factory=list)
+
+    @property
+    def mesh(self) -> Mesh:
+        """The mesh of all ranks with the most dimensions; of one dimension if the program made none."""
+        names, sizes = max(self.meshes, key=lambda m: len(m[1]), default=((_RANKS,), (self.size,)))
+        return Mesh(tuple(zip(names, sizes, strict=True)))
+
+    @property
+    def batches(self) -> int:
+        """How many ranks have a batch of their own."""
+        return prod(n for name, n in self.mesh.axes if name not in _ONE_BATCH)
+
+
+@contextmanager
+def as_rank(size: int) -> Iterator[Rank]:
+    """Have what runs within be rank 0 of `size`, as torchrun starts it.
+
+    A process group that it makes is of `size` ranks that do nothing, whichever backend it names; it is destroyed at the
+    end. Collectives of fake tensors return at once.
+
+    Raises PlanError where the program asks for another number of ranks.
+    """
+    rank = Rank(size)
+    if not dist.is_available():
+        yield rank
+        return
+    if dist.is_initialized():
+        if dist.Backend.FAKE not in dist.get_backend():
+            raise PlanError(
+                f"this process is one of a process group of {dist.get_world_size()} already (backend "
+                f"{dist.get_backend()}): plan in a process that has none, or one of backend 'fake'"
+            )
+        rank.used = True
+        _check_size(dist.get_world_size(), size)
+    here = rank.used
+    with _replaced(rank), _environment(size), Inert():
+        try:
+            yield rank
+        finally:
+            if dist.is_initialized() and not here:
+                dist.destroy_process_group()
+
+
+class Inert(TorchDispatchMode):
+    """Collectives that are over when they are called."""
+
+    def __torch_dispatch__(self, func: OpOverload, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        return answer(func, args, kwargs or {}) if is_collective(func) else func(*args, **(kwargs or {}))
+
+
+def _check_size(asked: int, size: int) -> None:
+    if asked != size:
+        raise PlanError(
+            f"the program makes a process group of {asked} ranks, the topology has {size} devices: take the number "
+            "from WORLD_SIZE, as under torchrun, or plan for a topology of so many"
+        )
+
+
+@contextmanager
+def _replaced(rank: Rank) -> Iterator[None]:
+    """Our functions in the place of PyTorch's that make groups and meshes, and that compare what ranks have."""
+    from torch._C._distributed_c10d import HashStore
+    from torch.distributed import distributed_c10d
+    from torch.distributed.device_mesh import DeviceMesh
+    from torch.nn.parallel import distributed as data_parallel
+
+    backend = _fake_backend()
+    make_group: Callable[..., Any] = distributed_c10d._new_process_group_helper
+    make_mesh: Callable[..., Any] = DeviceMesh.__init__
+
+    def group(
+        size: int, number: int, ranks: Sequence[int], asked: Any, store: Any, group_name: Any,
+        backend_options: Any = None, *rest: Any, **settings: Any,
+    ) -> Any:  # fmt: skip
+        rank.used = True
+        if not ranks:
+            _check_size(size, rank.size)
+        return make_group(size, number, ranks, backend, HashStore(), group_name, None, *rest, **settings)
+
+    def meet(url: str, number: int = -1, size: int = -1, **settings: Any) -> Iterator[Any]:
+        yield HashStore(), max(number, 0), size if size > 0 else rank.size
+
+    def mesh(self: Any, device_type: str, mesh: Any = None, **settings: Any) -> None:
+        with _disable_current_modes():
+            if isinstance(mesh, FakeTensor):
+                mesh = torch.arange(mesh.numel(), device="cpu").view(mesh.shape)
+            if isinstance(settings.get("_rank_map"), FakeTensor):
+                settings["_rank_map"] = torch.arange(settings["_rank_map"].numel(), dtype=torch.int, device="cpu")
+            make_mesh(self, device_type, mesh, **settings)
+            names = self.mesh_dim_names or tuple(f"dim{d}" for d in range(self.ndim))
+            if self.mesh.flatten().tolist() == list(range(rank.size)):
+                rank.meshes.append((tuple(names), tuple(self.mesh.shape)))
+
+    replacing: list[tuple[Any, str, Any]] = [
+        (distributed_c10d, "_new_process_group_helper", group),
+        (distributed_c10d, "rendezvous", meet),
+        (DeviceMesh, "__init__", mesh),
+        (dist, "Reducer", _reducer()),
+        (data_parallel, "_verify_param_shape_across_processes", lambda *_: True),
+    ]
+    before = [(owner, name, getattr(owner, name)) for owner, name, _ in replacing]
+    for owner, name, ours in replacing:
+        setattr(owner, name, ours)
+    try:
+        yield
+    finally:
+        for owner, name, theirs in before:
+            setattr(owner, name, theirs)
+
+
+def _reducer() -> type:
+    class Reducer(dist.Reducer):  # type: ignore[name-defined]
+        """DDP's, with the buckets that it has from the second step on.
+
+        It begins with a single one, and then fills others in the order in which the gradients have come, for which
+        it reads a tensor. Here that order is the parameters', from the last to the first.
+        """
+
+        def __init__(
+            self, parameters: list[torch.Tensor], buckets: Any, limits: Any, group: Any, sparse: list[bool], cap: int,
+            find_unused: bool, as_views: bool, names: Any, first_cap: int, *rest: Any,
+        ) -> None:  # fmt: skip
+            last = len(parameters) - 1
+            assign: Any = dist._compute_bucket_assignment_by_size  # type: ignore[attr-defined]
+            found, limits = assign(parameters[::-1], [first_cap, cap], sparse[::-1])
+            ordered = [[last - i for i in bucket] for bucket in found]
+            super().__init__(
+                parameters, ordered, limits, group, sparse, cap, find_unused, as_views, names, first_cap, *rest
+            )
+
+        def _rebuild_buckets(self) -> bool:
+            return False
+
+    return Reducer
+
+
+def _fake_backend() -> str:
+    """The names of a backend that does nothing, for tensors of the CPU and of the device."""
+    import torch.testing._internal.distributed.fake_pg  # which registers it
+
+    name = torch._C._get_privateuse1_backend_name()
+    return f"cpu:{dist.Backend.FAKE},{name}:{dist.Backend.FAKE}"
+
+
+@contextmanager
+def _environment(size: int) -> Iterator[None]:
+    """What torchrun tells rank 0 of `size`."""
+    told = {
+        "RANK": "0", "LOCAL_RANK": "0", "GROUP_RANK": "0", "WORLD_SIZE": str(size), "LOCAL_WORLD_SIZE": "1",
+        "MASTER_ADDR": "localhost", "MASTER_PORT": "0",
+    }  # fmt: skip
+    before = {name: os.environ.get(name) for name in told}
+    os.environ.update(told)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value
