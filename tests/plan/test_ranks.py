@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import subprocess
 import sys
@@ -15,7 +16,10 @@ import torch.distributed as dist
 from torch import nn
 from torch._C._distributed_c10d import HashStore
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from torch.distributed.fsdp import MixedPrecisionPolicy
 from torch.distributed.tensor.debug import CommDebugMode
+from torch.distributed.tensor.experimental import context_parallel
+from torch.nn.parallel import DistributedDataParallel
 
 from torch_pjrt.plan.entry import Entry
 from torch_pjrt.plan.planner import Settings, _Planner, _target, _Try, plan_entry
@@ -129,6 +133,100 @@ def test_ranks_of_tensor_parallel_have_one_batch() -> None:
     assert str(rank.mesh) == "dp=2,tp=2" and rank.batches == 2
     groups = {o.kwargs["ranks"] for o in tape.operations if o.name.startswith(PREFIX)}
     assert groups == {(0, 1), (0, 2)}
+
+
+def test_ddp_in_a_static_graph_with_buffers_reduces_and_broadcasts() -> None:
+    def way(model: Layers) -> nn.Module:
+        dist.init_process_group("nccl", init_method="tcp://10.0.0.1:1234", rank=0, world_size=4)
+        model.register_buffer("mean", torch.zeros(3, device=DEVICE))
+        return DistributedDataParallel(model, device_ids=[0], static_graph=True, bucket_cap_mb=1e-3)  # type: ignore[arg-type]
+
+    tape, _ = trained(way)
+    found = collectives(tape)
+    assert found["broadcast"] == 1 and found["all_reduce"] > 2
+
+
+def test_ddp_that_looks_for_parameters_out_of_use() -> None:
+    def way(model: Layers, requires_grad: bool) -> nn.Module:
+        dist.init_process_group()
+        model.extra = nn.Linear(3, 3, device=DEVICE).requires_grad_(requires_grad)
+        return DistributedDataParallel(model, find_unused_parameters=True)
+
+    with pytest.raises(PlanError, match=r"2 parameter\(s\) that the step does not use, the first of shape \(3, 3\)"):
+        trained(functools.partial(way, requires_grad=True))
+    tape, _ = trained(functools.partial(way, requires_grad=False))
+    assert collectives(tape) == {"all_reduce": 2}  # the gradients, and which parameters were in use
+
+
+def test_fsdp_in_mixed_precision_accumulates_and_clips() -> None:
+    def make() -> tuple[Step, list[torch.Tensor]]:
+        with torch.device("meta"):
+            model = Layers(layers=3)
+        fsdp(model, mp_policy=MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32))
+        model.to_empty(device=DEVICE)
+        for module in model.modules():
+            if hasattr(module, "reset_parameters"):
+                module.reset_parameters()
+        optimizer = torch.optim.AdamW(model.parameters(), fused=True)
+
+        def step(ids: torch.Tensor, wanted: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+            for last in (False, True):
+                model.set_requires_gradient_sync(last)  # type: ignore[operator]
+                loss = nn.functional.cross_entropy(model(ids).flatten(0, 1), wanted.flatten())
+                loss.backward()
+            norm = nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+            optimizer.step()
+            optimizer.zero_grad()
+            total = loss.detach().clone()
+            dist.all_reduce(total, dist.ReduceOp.AVG)
+            return total, norm.full_tensor()  # type: ignore[attr-defined]
+
+        return step, [torch.zeros(4, 6, dtype=torch.int64, device=DEVICE) for _ in range(2)]
+
+    tape, _ = traced(make)
+    found = collectives(tape)
+    assert found["reduce_scatter"] == 4 and found["all_reduce"] == 2
+    moved = {o.name: next(iter(o.reads())).view.dtype for o in tape.operations if o.name.startswith(PREFIX)}
+    assert moved[PREFIX + "all_gather"] == torch.bfloat16 and moved[PREFIX + "reduce_scatter"] == torch.float32
+
+
+def test_a_ring_of_attention_shifts_keys_and_values() -> None:
+    def make() -> tuple[Step, list[torch.Tensor]]:
+        mesh = init_device_mesh(DEVICE, (4,), mesh_dim_names=("cp",))
+        project = nn.Linear(8, 24, device=DEVICE)
+
+        def step(x: torch.Tensor) -> torch.Tensor:
+            with context_parallel(mesh, buffers=[x], buffer_seq_dims=[1]):
+                heads = project(x).unflatten(-1, (3, 2, 4)).permute(2, 0, 3, 1, 4)
+                out = nn.functional.scaled_dot_product_attention(*heads, is_causal=True)
+                out.sum().backward()
+            return out.detach()
+
+        return step, [torch.zeros(2, 24, 8, device=DEVICE)]
+
+    tape, rank = traced(make)
+    shifts = [o.kwargs["by"] for o in tape.operations if o.name == PREFIX + "shift"]
+    assert shifts and set(shifts) == {1}
+    assert rank.batches == 1 and not tape.findings
+
+
+def test_objects_are_those_of_rank_0() -> None:
+    with as_rank(3), fake_mode():
+        dist.init_process_group()
+        everyones: list[object] = [None] * 3
+        dist.all_gather_object(everyones, {"of": 0})
+        given = ["a"]
+        dist.broadcast_object_list(given)
+        mine: list[object] = [None]
+        dist.scatter_object_list(mine, ["x", "y", "z"])
+    assert everyones == [{"of": 0}] * 3 and given == ["a"] and mine == ["x"]
+
+
+def test_a_generator_does_not_take_a_state_without_content() -> None:
+    with fake_mode():
+        state = torch.zeros(16, dtype=torch.uint8)
+    with pytest.raises(RuntimeError, match="without content"):
+        torch.get_device_module(DEVICE).set_rng_state(state)
 
 
 @pytest.mark.parametrize(

@@ -55,6 +55,7 @@ void GeneratorImpl::set_state(const c10::TensorImpl& state) {
       " device must be 16 bytes (seed and offset), got ",
       state.numel());
   const auto* bytes = static_cast<const uint8_t*>(state.data());
+  TORCH_CHECK(bytes != nullptr, "RNG state of the ", device_name(), " device: a tensor without content (a fake one?)");
   std::memcpy(&seed_, bytes, 8);
   std::memcpy(&offset_, bytes + 8, 8);
 }

@@ -54,7 +54,7 @@ def everyones(x: Array, members: int, groups: Sequence[Sequence[int]] | None) ->
 
 def others(x: Array, groups: Sequence[Sequence[int]] | None) -> Array:
     """Of two members, the array of the other."""
-    got = lax.ppermute(_padded(x), AXIS, _ahead(1, 2, groups))
+    got = lax.ppermute(_padded(x), AXIS, ahead(1, 2, groups))
     return got.reshape(-1)[: x.size].reshape(x.shape)
 
 
@@ -62,8 +62,8 @@ def parts_for_me(x: Array, members: int, groups: Sequence[Sequence[int]] | None)
     """Of `members` equal parts of each member's `x` along dimension 0, those for this member, its own first."""
     me = _place(members, groups)
     own = _part(x, me, members)
-    ahead = ((i, _ahead(i, members, groups)) for i in range(1, members))
-    return [own, *(lax.ppermute(_part(x, me + i, members), AXIS, to) for i, to in ahead)]
+    to = ((i, ahead(i, members, groups)) for i in range(1, members))
+    return [own, *(lax.ppermute(_part(x, me + i, members), AXIS, pairs) for i, pairs in to)]
 
 
 def swapped_parts(x: Array, groups: Sequence[Sequence[int]] | None) -> Array:
@@ -94,7 +94,7 @@ def _place(members: int, groups: Sequence[Sequence[int]] | None) -> Array:
     return jnp.asarray([place[r] for r in sorted(place)], jnp.int32)[rank]
 
 
-def _ahead(by: int, members: int, groups: Sequence[Sequence[int]] | None) -> list[tuple[int, int]]:
+def ahead(by: int, members: int, groups: Sequence[Sequence[int]] | None) -> list[tuple[int, int]]:
     """Messages from each member to the one so many places ahead."""
     of_all = [range(members)] if groups is None else groups
     return [(group[i], group[(i + by) % members]) for group in of_all for i in range(members)]

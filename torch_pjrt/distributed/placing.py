@@ -55,7 +55,7 @@ def have_dtensors_placed() -> None:
     Redistribute.forward = staticmethod(moved)  # type: ignore[method-assign,assignment]
     Redistribute.backward = staticmethod(moved_back)  # type: ignore[method-assign,assignment]
     if random._rng_tracker is None:
-        random._rng_tracker = _OneStream()  # type: ignore[assignment]
+        random._rng_tracker = OneStream()  # type: ignore[assignment]
 
 
 @contextmanager
@@ -67,7 +67,7 @@ def _being_moved(moved: bool) -> Iterator[None]:
         _moving.reset(before)
 
 
-class _OneStream:
+class OneStream:
     """What DTensor asks about random numbers: they are drawn for the whole tensor, so there is nothing to arrange."""
 
     distribute_region_enabled = False

@@ -150,6 +150,11 @@ def broadcast(x: Array, members: int, *, root: int, groups: Groups = None) -> Ar
     return _from_integers(lax.psum(sent, AXIS, axis_index_groups=groups), dtype).reshape(x.shape)
 
 
+def shift(x: Array, members: int, *, by: int, groups: Groups = None) -> Array:
+    """The array of the member so many places before, round the group."""
+    return lax.ppermute(x, AXIS, exchange.ahead(by, members, groups))
+
+
 def send(x: Array, members: int, *, to: int) -> Array:
     """Of two members, `to` gets the other's array."""
     return lax.ppermute(x, AXIS, [(1 - to, to)])

@@ -102,7 +102,10 @@ def _replaced(rank: Rank) -> Iterator[None]:
     from torch._C._distributed_c10d import HashStore
     from torch.distributed import distributed_c10d
     from torch.distributed.device_mesh import DeviceMesh
+    from torch.distributed.tensor import _random as random
     from torch.nn.parallel import distributed as data_parallel
+
+    from ..distributed.placing import OneStream
 
     backend = _fake_backend()
     make_group: Callable[..., Any] = distributed_c10d._new_process_group_helper
@@ -136,6 +139,8 @@ def _replaced(rank: Rank) -> Iterator[None]:
         (distributed_c10d, "rendezvous", meet),
         (DeviceMesh, "__init__", mesh),
         (dist, "Reducer", _reducer()),
+        (random, "_rng_tracker", OneStream()),
+        *((owner, name, ours) for owner in (dist, distributed_c10d) for name, ours in _OF_OBJECTS.items()),
         (data_parallel, "_verify_param_shape_across_processes", lambda *_: True),
     ]
     before = [(owner, name, getattr(owner, name)) for owner, name, _ in replacing]
@@ -146,6 +151,49 @@ def _replaced(rank: Rank) -> Iterator[None]:
     finally:
         for owner, name, theirs in before:
             setattr(owner, name, theirs)
+
+
+def _gather_objects(into: list[Any] | None, given: Any) -> None:
+    if into is not None:
+        into[:] = [given] * len(into)
+
+
+# All ranks have the objects that rank 0 has.
+_OF_OBJECTS: dict[str, Callable[..., None]] = {
+    "all_gather_object": lambda object_list, obj, group=None: _gather_objects(object_list, obj),
+    "gather_object": lambda obj, object_gather_list=None, *_, **__: _gather_objects(object_gather_list, obj),
+    "broadcast_object_list": lambda object_list, *_, **__: None,
+    "scatter_object_list": lambda output, given=None, *_, **__: _gather_objects(output, (given or [None])[0]),
+}
+
+
+def _check_in_use(parameters: Sequence[torch.Tensor], outputs: Sequence[torch.Tensor]) -> None:
+    """Raise PlanError if the outputs do not depend on all parameters: DDP asks other ranks whether theirs do."""
+    nodes: dict[Any, None] = dict.fromkeys(t.grad_fn for t in outputs if t.grad_fn is not None)
+    waiting = list(nodes)
+    while waiting:
+        fresh = [node for node, _ in waiting.pop().next_functions if node is not None and node not in nodes]
+        nodes |= dict.fromkeys(fresh)
+        waiting += fresh
+    used = {id(node.variable) for node in nodes if hasattr(node, "variable")}
+    unused = [tuple(p.shape) for p in parameters if id(p) not in used]
+    if unused:
+        raise PlanError(
+            f"DistributedDataParallel with find_unused_parameters and {len(unused)} parameter(s) that the step does "
+            f"not use, the first of shape {unused[0]}: whether other ranks use them is not known; set their "
+            "requires_grad to False"
+        )
+
+
+class _RealCounts(TorchDispatchMode):
+    """Zeros on the CPU are real: DDP asserts that where it counts the parameters in use is not where it copies that."""
+
+    def __torch_dispatch__(self, func: OpOverload, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        given = kwargs or {}
+        if func is torch.ops.aten.zeros.default and torch.device(given.get("device") or "cpu").type == "cpu":
+            with _disable_current_modes():
+                return func(*args, **given)
+        return func(*args, **given)
 
 
 def _reducer() -> type:
@@ -164,12 +212,23 @@ def _reducer() -> type:
             assign: Any = dist._compute_bucket_assignment_by_size  # type: ignore[attr-defined]
             found, limits = assign(parameters[::-1], [first_cap, cap], sparse[::-1])
             ordered = [[last - i for i in bucket] for bucket in found]
-            super().__init__(
-                parameters, ordered, limits, group, sparse, cap, find_unused, as_views, names, first_cap, *rest
-            )
+            with _RealCounts():
+                super().__init__(
+                    parameters, ordered, limits, group, sparse, cap, find_unused, as_views, names, first_cap, *rest
+                )
+
+            self.checked = parameters if find_unused else []
 
         def _rebuild_buckets(self) -> bool:
             return False
+
+        def _set_static_graph(self) -> None:
+            with _RealCounts():
+                super()._set_static_graph()
+
+        def prepare_for_backward(self, outputs: list[torch.Tensor]) -> None:
+            _check_in_use(self.checked, outputs)
+            super().prepare_for_backward(outputs)
 
     return Reducer
 

@@ -113,6 +113,8 @@ class Recorder(TorchDispatchMode):
         args, kwargs = tree_map(self._faked, (args, dict(kwargs or {})))
         if func.namespace == "prim":  # a question about a tensor, its device
             return func(*args, **kwargs)
+        if func is aten._pin_memory.default:
+            func, args = aten.clone.default, args[:1]
         if is_collective(func):
             return self._transfer(func, args, dict(kwargs))
         if _has_code_for_devices(func):
@@ -195,6 +197,14 @@ class Recorder(TorchDispatchMode):
         self.tape.storages.append(Storage(base, role, name, tensor.device.type, placements))
         return known
 
+    def _check_room(self, resized: torch.Tensor) -> None:
+        known = self._known(resized)
+        if resized.untyped_storage().nbytes() > self.tape.storages[known.number].nbytes:
+            raise PlanError(
+                f"aten::resize_ at {user_line()} makes a tensor larger than its memory was, to {tuple(resized.shape)}: "
+                "no program of one size can be planned for that; make a new tensor"
+            )
+
     def _ref(self, tensor: torch.Tensor) -> Ref:
         known = self._known(tensor)
         view = Layout(tensor.dtype, tuple(tensor.shape), tuple(tensor.stride()), int(tensor.storage_offset()))
@@ -215,6 +225,9 @@ class Recorder(TorchDispatchMode):
             if t is not None:
                 self._new(t, "made")
         if func in _EMPTY:
+            return
+        if func is aten.resize_.default:
+            self._check_room(args[0])
             return
         self._note_copy(func, args, [*targets, *fresh], line)
         lowering = find(func)

@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch._ops import OpOverload
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorConverter, FakeTensorMode
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.optim import Optimizer
@@ -22,6 +23,8 @@ from .placements import placements_of
 from .record import Names, Recorder, address
 from .tape import Finding, PlanError, Tape
 
+aten = torch.ops.aten
+
 Step = Callable[..., Any]
 
 _LARGE = 64 << 20
@@ -29,9 +32,25 @@ _LARGE = 64 << 20
 
 def fake_mode() -> FakeTensorMode:
     """The mode under which a step is made and run; real tensors that the step reaches become fake ones."""
-    fake = FakeTensorMode(allow_non_fake_inputs=True)
+    fake = _Mode(allow_non_fake_inputs=True)
     fake.fake_tensor_converter = _Converter(copy_data=False)
     return fake
+
+
+class _Mode(FakeTensorMode):
+    """PyTorch's, with what it has not, or has as CUDA has it."""
+
+    def dispatch(self, func: OpOverload, types: Any, args: Sequence[Any] = (), kwargs: Any = None) -> Any:
+        if func is aten.is_pinned.default:
+            return True  # where fake memory lies nobody knows, and DDP asserts that what it has pinned is
+        if func is aten._pin_memory.default:
+            return super().dispatch(aten.clone.default, types, args[:1], {})
+        result: Any = super().dispatch(func, types, args, kwargs)
+        if func is aten._scaled_dot_product_efficient_attention.default and result[1].numel():
+            of_rows = result[0].shape[:-1]  # and not of a multiple of 32 of them
+            sums = super().dispatch(aten.new_empty.default, types, (result[1], of_rows), {})
+            return result[0], sums, *result[2:]
+        return result
 
 
 @contextmanager

@@ -7,7 +7,7 @@ of PyTorch's two families a program calls: `c10d` (`torch.distributed`, FSDP2, D
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import jax.numpy as jnp
@@ -232,11 +232,19 @@ def _settings(call: _Call, names: Sequence[str]) -> dict[str, Any]:
     return found
 
 
-def _all_to_all(reader: _Reader, *sizes: str) -> _Reader:
+def _all_to_all(reader: _Reader) -> _Reader:
+    """As `reader`, which reads it of even parts; where all goes to one rank, as in a ring, each rank's goes as far."""
+
     def read(call: _Call) -> list[Transfer]:
-        if any(len(set(call[name])) > 1 for name in sizes):
+        to, source = ([i for i, n in enumerate(call[f"{side}_split_sizes"]) if n] for side in ("input", "output"))
+        sizes = {*call["input_split_sizes"], *call["output_split_sizes"]}
+        found = reader(call)
+        if len(sizes) <= 1:
+            return found
+        members = found[0].settings["members"]
+        if len(to) != 1 or len(source) != 1 or (to[0] + source[0]) % members or len(sizes) != 2:
             raise _uneven(call.name)
-        return reader(call)
+        return [replace(t, kind="shift", settings=t.settings | {"by": to[0]}) for t in found]
 
     return read
 
@@ -265,7 +273,7 @@ _OF_C10D: dict[str, _Reader] = {
     "_reduce_scatter_base_": _into("reduce_scatter", "input_tensor", "output_tensor", "reduce_op"),
     "reduce_scatter_tensor_coalesced_": _into("reduce_scatter", "inputs", "outputs", "reduce_op"),
     "reduce_scatter_": _lists("reduce_scatter", "input_tensors", "output_tensors", "reduce_op"),
-    "alltoall_base_": _all_to_all(_into("all_to_all", "input", "output"), "output_split_sizes", "input_split_sizes"),
+    "alltoall_base_": _all_to_all(_into("all_to_all", "input", "output")),
     "alltoall_": _lists("all_to_all", "input_tensors", "output_tensors"),
 }
 _FUNCTIONAL: dict[str, _Reader] = {
@@ -281,6 +289,6 @@ _FUNCTIONAL: dict[str, _Reader] = {
     "reduce_scatter_tensor": _new("reduce_scatter", "input", "reduce_op"),
     "reduce_scatter_tensor_out": _into("reduce_scatter", "input", "out", "reduce_op"),
     "reduce_scatter_tensor_coalesced": _new("reduce_scatter", "inputs", "reduce_op"),
-    "all_to_all_single": _all_to_all(_new("all_to_all", "input"), "output_split_sizes", "input_split_sizes"),
+    "all_to_all_single": _all_to_all(_new("all_to_all", "input")),
     "shard_dim_alltoall": _shard_dim_all_to_all,
 }
