@@ -21,7 +21,7 @@ class Ranks:
 
     def __init__(self, backend: Backend, size: int, module: str, *arguments: str) -> None:
         common = {
-            "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(_free_port()), "WORLD_SIZE": str(size),
+            "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "WORLD_SIZE": str(size),
             "LOCAL_WORLD_SIZE": str(size), "OMP_NUM_THREADS": "1",
         }  # fmt: skip
         self.backend = backend
@@ -54,7 +54,7 @@ class Ranks:
         self._stack.close()
 
 
-def _free_port() -> int:
+def free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]

@@ -15,6 +15,8 @@ import torch
 import torch.distributed as dist
 import torch.distributed._functional_collectives as functional
 
+from torch_pjrt.distributed import coordination
+
 from .rank import DEVICE, NAME, RANK, kept_in
 
 FAULTS: dict[str, Callable[[], None]] = {}
@@ -24,6 +26,13 @@ fault = kept_in(FAULTS)
 def start(seconds: float = 100) -> None:
     torch.accelerator.set_device_index(RANK)
     dist.init_process_group(timeout=datetime.timedelta(seconds=seconds))
+
+
+def hang(other: int) -> None:
+    """Hang until the other rank has ended."""
+    while not coordination.ended([other]):
+        time.sleep(0.1)
+    os._exit(1)
 
 
 def reduced(*shape: int) -> float:
@@ -54,8 +63,131 @@ def a_rank_hangs() -> None:
     start(6)
     reduced(3)
     if RANK == 1:
-        time.sleep(30)
+        hang(0)
     reduced(3)
+
+
+def killed() -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+@fault
+def rank_0_is_killed_before_the_first_collective() -> None:
+    start(60)
+    if RANK == 0:
+        killed()
+    reduced(3)
+
+
+@fault
+def rank_0_is_killed_during_a_collective() -> None:
+    start(60)
+    reduced(3)
+    if RANK == 0:
+        time.sleep(1)
+        killed()
+    reduced(3)
+
+
+@fault
+def rank_0_is_killed_in_strict_mode() -> None:
+    torch.get_device_module(NAME).set_eager_mode("strict")
+    start(60)
+    reduced(3)
+    if RANK == 0:
+        time.sleep(1)
+        killed()
+    reduced(3)
+
+
+@fault
+def rank_0_is_killed_during_a_compiled_graph() -> None:
+    start(60)
+    call = compiled(3)
+    call()
+    if RANK == 0:
+        time.sleep(1)
+        killed()
+    call()
+
+
+@fault
+def rank_0_is_killed_before_a_graph_is_compiled() -> None:
+    start(60)
+    reduced(3)
+    if RANK == 0:
+        killed()
+    compiled(3)()
+
+
+@fault
+def rank_0_is_killed_during_a_send() -> None:
+    start(60)
+    reduced(3)
+    if RANK == 0:
+        time.sleep(1)
+        killed()
+    if RANK == 1:
+        t = torch.empty(3, device=DEVICE)
+        dist.recv(t, 0)
+        t.sum().item()
+    reduced(3)
+
+
+@fault
+def a_rank_hangs_in_place_of_a_send() -> None:
+    start(6)
+    reduced(3)
+    if RANK == 0:
+        hang(1)
+    t = torch.empty(3, device=DEVICE)
+    dist.recv(t, 0)
+    t.sum().item()
+
+
+@fault
+def rank_0_raises() -> None:
+    start(60)
+    reduced(3)
+    if RANK == 0:
+        sys.exit("a bug")
+    reduced(3)
+
+
+@fault
+def rank_0_ends_long_before_the_others() -> None:
+    start(60)
+    others = dist.new_group([1, 2])
+    reduced(3)
+    if RANK == 0:
+        return
+    for _ in range(24):
+        time.sleep(0.5)
+        t = torch.ones(3, device=DEVICE)
+        dist.all_reduce(t, group=others)
+        t.sum().item()
+    reduced(3)
+
+
+@fault
+def all_ranks_are_killed() -> None:
+    start(60)
+    reduced(3)
+    killed()
+
+
+@fault
+def an_error_ends_the_process() -> None:
+    start(6)
+    reduced(3)
+    if RANK == 0:
+        time.sleep(1)
+        killed()
+    try:
+        reduced(3)
+    except dist.DistBackendError as error:
+        print(error, flush=True)
+        sys.exit(5)
 
 
 def keep_on(mine: Callable[[], None]) -> None:
@@ -209,7 +341,7 @@ def main() -> None:
     except Exception as error:
         print(f"{time.monotonic() - began:.1f} s: {type(error).__name__}: {error}", flush=True)
         if RANK == 0:
-            time.sleep(4)  # the store and JAX's coordination service are here: the other rank finds out by itself first
+            time.sleep(4)  # PyTorch's store is here: the other rank finds out by itself first
         os._exit(3)
     print("nothing was raised", flush=True)
     os._exit(0)

@@ -8,8 +8,12 @@ import socket
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+
+import torch.distributed as dist
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
@@ -24,6 +28,14 @@ class Ended:
     err: str
 
 
+@dataclass(frozen=True)
+class Running:
+    """Ranks that run, and the port by which they and all that they start are known."""
+
+    processes: list[subprocess.Popen[str]]
+    port: int
+
+
 def free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
@@ -31,12 +43,22 @@ def free_port() -> int:
         return port
 
 
+@contextmanager
+def store_elsewhere() -> Iterator[dict[str, str]]:
+    """PyTorch's store in this process, as torchrun has it in its own; gives the environment of ranks that use it."""
+    port = free_port()
+    store = dist.TCPStore("127.0.0.1", port, is_master=True, wait_for_workers=False)
+    yield {"MASTER_PORT": str(port), "TORCHELASTIC_USE_AGENT_STORE": "True"}
+    del store
+
+
 def run_ranks(
     script: str, *arguments: str, size: int = 2, timeout: float = 240, environment: dict[str, str] | None = None
 ) -> list[Ended]:
-    """Run `tests/distributed/SCRIPT.py` as `size` processes on this machine and wait for all; none is left behind.
+    """Run `tests/distributed/SCRIPT.py` as `size` processes on this machine and wait for all.
 
-    Raises AssertionError, with what was printed, if they take longer than `timeout` seconds.
+    Raises AssertionError, with what was printed, if they take longer than `timeout` seconds, or if something that they
+    have started outlives them.
     """
     ranks = started(script, *arguments, size=size, environment=environment)
     late, found = _wait(ranks, timeout)
@@ -44,9 +66,7 @@ def run_ranks(
     return found
 
 
-def started(
-    script: str, *arguments: str, size: int = 2, environment: dict[str, str] | None = None
-) -> list[subprocess.Popen[str]]:
+def started(script: str, *arguments: str, size: int = 2, environment: dict[str, str] | None = None) -> Running:
     """The ranks of `run_ranks`, running. They have to be given to `ended`."""
     common = os.environ | {
         "MASTER_ADDR": "127.0.0.1",
@@ -58,7 +78,7 @@ def started(
         **(environment or {}),
     }
     command = [sys.executable, "-m", f"tests.distributed.{script}", *arguments]
-    return [
+    processes = [
         subprocess.Popen(
             command,
             cwd=ROOT,
@@ -70,14 +90,32 @@ def started(
         )
         for rank in range(size)
     ]
+    return Running(processes, int(common["MASTER_PORT"]))
 
 
-def ended(ranks: list[subprocess.Popen[str]], timeout: float) -> list[Ended]:
-    """How they end, those by force that take longer than `timeout` seconds."""
+def ended(ranks: Running, timeout: float) -> list[Ended]:
+    """How they end, those by force that take longer than `timeout` seconds. Raises AssertionError as `run_ranks`."""
     return _wait(ranks, timeout)[1]
 
 
-def _wait(ranks: list[subprocess.Popen[str]], timeout: float) -> tuple[bool, list[Ended]]:
+def left_behind(port: int, seconds: float) -> dict[int, str]:
+    """Processes, by their ids, that ranks have started and that are there yet so many seconds after the ranks' end."""
+    until = time.monotonic() + seconds
+    while True:
+        found = {}
+        for process in Path("/proc").glob("[0-9]*"):
+            try:
+                if f"MASTER_PORT={port}".encode() in (process / "environ").read_bytes().split(b"\0"):
+                    found[int(process.name)] = (process / "cmdline").read_bytes().replace(b"\0", b" ").decode()
+            except OSError:  # it has ended meanwhile, or is someone else's
+                continue
+        if not found or time.monotonic() > until:
+            return found
+        time.sleep(0.05)
+
+
+def _wait(running: Running, timeout: float) -> tuple[bool, list[Ended]]:
+    ranks = running.processes
     until = time.monotonic() + timeout
     late = False
     found = []
@@ -95,6 +133,10 @@ def _wait(ranks: list[subprocess.Popen[str]], timeout: float) -> tuple[bool, lis
             if process.poll() is None:
                 os.killpg(process.pid, signal.SIGKILL)
                 process.wait()
+        left = left_behind(running.port, 5)
+        for pid in left:
+            os.kill(pid, signal.SIGKILL)
+    assert not left, f"still there 5 s after the ranks had ended: {left}\n" + said(found)
     return late, found
 
 

@@ -12,9 +12,39 @@ from .ranks import run_ranks, said
 BEHIND = "DistBackendError: collective 2 of this process group, all_reduce.op=SUM. of float32 .3,., "
 DIFFER = r"DistBackendError: the ranks of this process group do not call the same collectives: as number \d+, "
 FAULTS: dict[str, list[str | None]] = {
-    "a_rank_dies_before_the_first_collective": ["rank 1 .* did not come to the first collective .* within 5 s", None],
+    "a_rank_dies_before_the_first_collective": [
+        "DistBackendError: rank 1 ended before coming to the first collective .*, all_reduce",
+        None,
+    ],
     "a_rank_dies_between_collectives": [BEHIND + r"failed: .*Rank 1 last said", None],
     "a_rank_hangs": [BEHIND + r"did not end within 6 s. Rank 1 last said it had come to number 1, all_reduce", None],
+    "a_rank_hangs_in_place_of_a_send": [
+        None,
+        r"DistBackendError: recv of float32 .3,. from rank 0 did not end within 6",
+    ],
+    "rank_0_is_killed_before_the_first_collective": [
+        None,
+        *[r"DistBackendError: rank 0.* ended before coming to the first collective .*, all_reduce\(op=SUM\)"] * 2,
+    ],
+    "rank_0_is_killed_during_a_collective": [None, *[BEHIND + r"failed: .*Rank 0 has ended"] * 2],
+    "rank_0_is_killed_in_strict_mode": [
+        None,
+        *[r"DistBackendError: rank 0.* ended before coming to collective 2 of this process group, all_reduce"] * 2,
+    ],
+    "rank_0_is_killed_during_a_compiled_graph": [
+        None,
+        *[r"DistBackendError: collective 2 of .*, a compiled inference graph \(\w+\) with .*Rank 0 has ended"] * 2,
+    ],
+    "rank_0_is_killed_before_a_graph_is_compiled": [
+        None,
+        *[r"DistBackendError: rank 0.* ended before coming to the compiling of a graph with collectives"] * 2,
+    ],
+    "rank_0_is_killed_during_a_send": [
+        None,
+        r"DistBackendError: recv of float32 \(3,\) from rank 0 failed: .*Rank 0 has ended",
+        BEHIND + r"failed: .*Rank 0 has ended",
+    ],
+    "rank_0_raises": [None, *[BEHIND + r"failed: .*Rank 0 has ended"] * 2],
     "shapes_differ": [DIFFER + r"rank \d calls .*float32 \([34],\), rank \d calls .*float32 \([34],\)"] * 2,
     "collectives_differ": [DIFFER + r"rank \d calls (all_reduce|broadcast).*, rank \d calls (all_reduce|broadcast)"]
     * 2,
@@ -47,7 +77,13 @@ FAULTS: dict[str, list[str | None]] = {
 
 
 # What each takes is two processes and the time that something has to take; all of them: `make distributed`.
-OFTEN = ("a_rank_dies_between_collectives", "a_rank_hangs", "dtypes_differ_in_strict_mode", "the_device_is_used_first")
+OFTEN = (
+    "a_rank_dies_between_collectives",
+    "a_rank_hangs",
+    "dtypes_differ_in_strict_mode",
+    "the_device_is_used_first",
+    "rank_0_is_killed_during_a_collective",
+)
 
 
 @pytest.mark.parametrize("fault", OFTEN)
@@ -55,9 +91,9 @@ def test_a_fault_is_an_error_that_says_who_and_what(fault: str) -> None:
     check(fault)
 
 
-def check(fault: str) -> None:
+def check(fault: str, environment: dict[str, str] | None = None) -> None:
     """The fault's ranks print what is said above."""
-    ended = run_ranks("faults", fault, timeout=100)
+    ended = run_ranks("faults", fault, size=len(FAULTS[fault]), timeout=100, environment=environment)
     for rank, wanted in enumerate(FAULTS[fault]):
         if wanted is not None:
             assert re.search(wanted, ended[rank].out), said(ended)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import signal
+
 import pytest
 import torch
 
 from . import test_faults, test_local_mesh, test_torchrun
-from .ranks import succeed
+from .ranks import run_ranks, said, store_elsewhere, succeed
 
 NAME = torch._C._get_privateuse1_backend_name()
 
@@ -19,6 +21,38 @@ def test_every_collective_gives_what_gloo_gives(size: int) -> None:
 @pytest.mark.parametrize("fault", sorted(test_faults.FAULTS.keys() - set(test_faults.OFTEN)))
 def test_a_fault_is_an_error_that_says_who_and_what(fault: str) -> None:
     test_faults.check(fault)
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [
+        "rank_0_is_killed_before_the_first_collective",
+        "rank_0_is_killed_during_a_collective",
+        "rank_0_is_killed_in_strict_mode",
+    ],
+)
+def test_rank_0_dies_where_the_store_is_elsewhere(fault: str) -> None:
+    with store_elsewhere() as environment:
+        test_faults.check(fault, environment)
+
+
+def test_ranks_go_on_without_one_that_has_ended_well() -> None:
+    with store_elsewhere() as environment:
+        ended = run_ranks("faults", "rank_0_ends_long_before_the_others", size=3, environment=environment)
+    assert ended[0].code == 0, said(ended)
+    for others in ended[1:]:
+        assert "all_reduce(op=SUM) of float32 (3,), failed" in others.out, said(ended)
+        assert "Rank 0 has ended" in others.out, said(ended)
+
+
+def test_an_error_ends_the_other_ranks_as_it_ends_any_program() -> None:
+    ended = run_ranks("faults", "an_error_ends_the_process", size=3)
+    assert [e.code for e in ended] == [-signal.SIGKILL, 5, 5], said(ended)
+
+
+def test_nothing_is_left_of_ranks_that_are_killed() -> None:
+    ended = run_ranks("faults", "all_ranks_are_killed", size=3)  # which fails if something is
+    assert [e.code for e in ended] == [-signal.SIGKILL] * 3, said(ended)
 
 
 def test_models_train_in_parallel_as_alone_in_every_way() -> None:

@@ -31,7 +31,7 @@ def test_kill_9_while_a_checkpoint_is_saved_leaves_the_last_good_one(tmp_path: P
     ranks = started("checkpoints", "save_on", str(tmp_path))
     try:
         begun = wait_for_a_save(tmp_path, after=1)
-        for process in ranks:
+        for process in ranks.processes:
             os.kill(process.pid, signal.SIGKILL)
     finally:
         codes = [e.code for e in ended(ranks, timeout=0)]

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import itertools
 import os
-import time
 from collections.abc import Callable, Iterable, Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING
@@ -20,7 +19,7 @@ from torch.distributed import DistBackendError, ReduceOp
 from .. import _C
 from ..runtime import in_flight
 from ..runtime.members import Members
-from . import programs
+from . import programs, rendezvous
 from .point_to_point import Message, PointToPoint
 from .programs import Kind, Programs
 from .start import device_of
@@ -35,8 +34,6 @@ _OPS = {int(op.value): op.name for op in ReduceOp.RedOpType.__members__.values()
 # A number of `_OPS` and, for PREMUL_SUM, what each rank multiplies its own by before they are summed.
 Reduction = tuple[int, float | Tensor | None]
 _NUMBERS = itertools.count()
-# How long the store is waited for before something else is looked at.
-_LOOK = timedelta(seconds=1)
 _REDUCTIONS = ("SUM", "AVG", "MIN", "MAX", "PRODUCT", "BAND", "BOR", "BXOR")
 _BITWISE = ("BAND", "BOR", "BXOR")
 
@@ -60,7 +57,7 @@ class Collectives:
         self._agreements = 0
         self.number = next(_NUMBERS)  # which of this process's groups it is
         self._programs: Programs | None = None
-        self._pairs = PointToPoint(rank)
+        self._pairs = PointToPoint(rank, self.ranks)
         self._batch: list[Message] | None = None
         self._watch = Watch(store, rank, ranks, timeout) if len(ranks) > 1 else None
 
@@ -185,8 +182,8 @@ class Collectives:
             return []
         if not messages:
             return []
-        made = self._ready(messages[0].tensor.device.index)
-        return self._pairs.exchange(messages, made)
+        made = self._ready(messages[0].tensor.device.index, "send or recv")
+        return self._pairs.exchange(messages, made, self.watched)
 
     # --- the rest --------------------------------------------------------------------------------------------------
 
@@ -209,7 +206,7 @@ class Collectives:
         if self._watch is not None:
             self._watch.stop()
         self._programs = None
-        self._pairs = PointToPoint(self.rank)
+        self._pairs = PointToPoint(self.rank, self.ranks)
 
     # --- how -------------------------------------------------------------------------------------------------------
 
@@ -222,7 +219,7 @@ class Collectives:
                 if output is not own:
                     output.detach().copy_(own.detach().reshape(output.shape))
             return list(outputs)
-        made = self._ready(inputs[0].device.index)
+        made = self._ready(inputs[0].device.index, str(kind))
         for output, given in zip(outputs, inputs, strict=False):
             if output.dtype != given.dtype:
                 raise TypeError(f"{kind}: the output is {output.dtype}, the input {given.dtype}")
@@ -233,12 +230,13 @@ class Collectives:
             bind(output, result)
         return list(outputs)
 
-    def watched(self, what: str, run: Callable[[], tuple[list[Array], Array]]) -> list[Array]:
+    def watched(self, what: str, run: Callable[[], tuple[list[Array], Array]], other: int | None = None) -> list[Array]:
         """The results of a program of all members, which `run()` dispatches, on the record.
 
         Args:
             what: describes the program; all members' descriptions must be equal.
             run: returns the results and what is there once the program has ended.
+            other: the rank of the one other member of the program, where it is not one of all.
 
         Raises DistBackendError if the members don't do the same, or if this or an earlier program failed.
         """
@@ -246,7 +244,7 @@ class Collectives:
             results, end = run()
             in_flight.dispatched([end])
             return results
-        self._watch.begin(what)
+        self._watch.begin(what, other)
         try:
             results, end = run()
         except (RuntimeError, ValueError) as error:
@@ -262,7 +260,7 @@ class Collectives:
 
     def members(self, index: int) -> Members:
         """Who takes part, this process with its device `index`."""
-        return self._ready(index).members
+        return self._ready(index, "of a compiled graph").members
 
     def told(self, said: str, what: str) -> list[str]:
         """What each rank says of the next thing that all of them have to agree on, in the order of the ranks.
@@ -272,37 +270,25 @@ class Collectives:
         self._agreements += 1
         everyone = self._exchanged(f"agree/{self._agreements}", said, what)
         if self._agreements > 1:  # all have come here, so all have read what was said the last time
-            self._store.delete_key(f"agree/{self._agreements - 1}/{self.rank}")
+            rendezvous.forget(self._store, f"agree/{self._agreements - 1}/{self.rank}")
         return everyone
 
     def _exchanged(self, topic: str, said: str, what: str) -> list[str]:
         """What each rank says on the topic, in the order of the ranks. Raises as `told`."""
-        self._store.set(f"{topic}/{self.rank}", said)
-        everyone = []
-        for rank in range(self.size):
-            self._wait_for(f"{topic}/{rank}", rank, what)
-            everyone.append(self._store.get(f"{topic}/{rank}").decode())
-        return everyone
+        rendezvous.say(self._store, f"{topic}/{self.rank}", said, self.ranks, what)
+        seconds = self._timeout.total_seconds()
+        check = self._watch.check if self._watch is not None else None
+        return [
+            rendezvous.hear(self._store, f"{topic}/{rank}", rank, self.ranks, what, seconds, check)
+            for rank in range(self.size)
+        ]
 
-    def _wait_for(self, key: str, rank: int, what: str) -> None:
-        """Wait until the rank has put the key into the store; Ctrl-C and failed collectives are heard meanwhile."""
-        until = time.monotonic() + self._timeout.total_seconds()
-        while True:
-            asked = time.monotonic()
-            try:
-                self._store.wait([key], min(_LOOK, timedelta(seconds=max(until - asked, 0.001))))
-                return
-            except RuntimeError as error:
-                if time.monotonic() >= until or time.monotonic() - asked < _LOOK.total_seconds() / 2:
-                    raise DistBackendError(
-                        f"rank {rank} (global rank {self.ranks[rank]}) did not come to {what} within "
-                        f"{self._timeout.total_seconds():.0f} s: it has ended, hangs, or does something else ({error})"
-                    ) from error
-            if self._watch is not None:
-                self._watch.check()
+    def _ready(self, index: int | None, first: str) -> Programs:
+        """The group's programs, the members having told each other which of their devices take part.
 
-    def _ready(self, index: int | None) -> Programs:
-        """The group's programs, the members having told each other which of their devices take part."""
+        Args:
+            first: what they are needed for, should it be the first time.
+        """
         if self._programs is not None:
             if index != self._index:
                 raise RuntimeError(
@@ -312,9 +298,8 @@ class Collectives:
                 )
             return self._programs
         index = index or 0
-        places = map(
-            int, self._exchanged("device", str(index), f"the first collective of this process group of {self.size}")
-        )
+        what = f"the first collective of this process group of {self.size}, {first}"
+        places = map(int, self._exchanged("device", str(index), what))
         devices = [device_of(r, i) for r, i in zip(self.ranks, places, strict=True)]
         if self._watch is not None:
             self._watch.start()

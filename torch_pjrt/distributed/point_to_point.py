@@ -8,20 +8,22 @@ looked at.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import functools
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from torch import Tensor
+from torch.distributed import DistBackendError
 
-from ..runtime import in_flight
 from ..runtime.members import Members
-from . import programs
+from . import coordination, programs, rendezvous
 from .programs import Kind, Programs
 from .tensors import array_of, bind
 
 if TYPE_CHECKING:
     import jax
+    from jax import Array
 
 
 @dataclass(frozen=True)
@@ -37,14 +39,18 @@ class Message:
         return min(self.source, self.to), max(self.source, self.to)
 
 
-class PointToPoint:
-    """The programs of one rank with each other rank of its group."""
+# `Collectives.watched`, which is also told who the other one is.
+Watched = Callable[[str, Callable[[], tuple[list["Array"], "Array"]], int], list["Array"]]
 
-    def __init__(self, rank: int) -> None:
-        self._rank = rank
+
+class PointToPoint:
+    """The programs of one rank with each other rank of its group, whose global ranks are `ranks`."""
+
+    def __init__(self, rank: int, ranks: Sequence[int]) -> None:
+        self._rank, self._ranks = rank, ranks
         self._pairs: dict[tuple[int, int], Programs] = {}
 
-    def exchange(self, messages: Sequence[Message], group: Programs) -> list[Tensor]:
+    def exchange(self, messages: Sequence[Message], group: Programs, watched: Watched) -> list[Tensor]:
         """Dispatch all messages; the tensors that were received."""
         # Python's sort is stable: messages of one pair and direction stay in the order given, on both sides.
         ordered = sorted(messages, key=lambda m: (*m.pair, m.source))
@@ -53,11 +59,18 @@ class PointToPoint:
             if message.source == message.to:
                 raise ValueError(f"rank {message.to} sends to itself: copy the tensor instead")
             low, high = message.pair
+            sends = message.source == self._rank
+            other = message.to if sends else message.source
+            given = f"{str(message.tensor.dtype).removeprefix('torch.')} {tuple(message.tensor.shape)}"
+            what = f"{'send' if sends else 'recv'} of {given} {'to' if sends else 'from'} "
+            what += rendezvous.named(other, self._ranks)
+            if message.pair not in self._pairs and coordination.ended([self._ranks[other]]):
+                raise DistBackendError(f"{what} cannot begin: {rendezvous.named(other, self._ranks)} has ended")
             made = self._between(low, high, list(group.members.mesh.devices.flat))
             kind = Kind(programs.send, (("to", int(message.to == high)),))
-            results, end = made.of(kind, [message.tensor], [message.tensor]).run(array_of(message.tensor))
-            in_flight.dispatched([end])
-            if message.to == self._rank:
+            program = made.of(kind, [message.tensor], [message.tensor])
+            results = watched(what, functools.partial(program.run, array_of(message.tensor)), other)
+            if not sends:
                 bind(message.tensor, results[0])
                 received.append(message.tensor)
         return received

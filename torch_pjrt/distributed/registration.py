@@ -97,6 +97,9 @@ def create(options: _DistributedBackendOptions, backend_options: Any) -> Backend
         RuntimeError: the processes can't be joined: see `start.join`.
     """
     from ..device.registration import backend_name
+    from . import coordination
+
+    coordination.begin(options.group_rank, options.group_size)  # before JAX is imported, which takes longer
     from .group import Collectives
     from .start import join
 

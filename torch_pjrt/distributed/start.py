@@ -1,8 +1,8 @@
 """Joining processes: each starts its PJRT client knowing of the others.
 
-The first process group (`init_process_group`) does it: its rank 0 starts JAX's coordination service and tells the
-others through PyTorch's store where it listens. PJRT clients have to know of each other when they start, so the device
-must not have been used before.
+The first process group (`init_process_group`) does it: its rank 0 starts JAX's coordination service, in a process of
+its own, and tells the others through PyTorch's store where it listens (`coordination.py`). PJRT clients have to know of
+each other when they start, so the device must not have been used before.
 """
 
 from __future__ import annotations
@@ -15,14 +15,13 @@ import jax
 
 from ..runtime import client
 from ..runtime.platform import platform
+from . import coordination
 
 if TYPE_CHECKING:
     from torch._C._distributed_c10d import Store
 
-_ADDRESS = "torch_pjrt/coordinator"
-# Seconds the coordination service waits for all processes to arrive (PyTorch's store has waited for them already), and,
-# when a process ends, for the others to end too: one that died never will.
-_ARRIVAL_S, _DEPARTURE_S = 120, 10
+# Seconds the processes wait for all to arrive; PyTorch's store has waited for them already.
+_ARRIVAL_S = 120
 
 _joined = False
 
@@ -48,23 +47,28 @@ def join(store: Store, rank: int, size: int) -> None:
                 "know of each other when they start: call init_process_group before a tensor or a model is made on, or "
                 "moved to, the device"
             )
-        if rank == 0:
-            store.set(_ADDRESS, f"{_reachable_host()}:{_free_port()}")
-        address = store.get(_ADDRESS).decode()
-        # SIGTERM stays what it is, the end of the process; JAX's preemption service would take it for a notice.
-        jax.config.update("jax_enable_preemption_service", False)
-        jax.distributed.initialize(
-            address,
-            num_processes=size,
-            process_id=rank,
-            cluster_detection_method="deactivate",
-            initialization_timeout=_ARRIVAL_S,
-            shutdown_timeout_seconds=_DEPARTURE_S,
-            coordinator_bind_address=f"{_any_address()}:{address.rpartition(':')[2]}",
-        )
+        address = coordination.link(store, rank)
+        _connect(address, rank, size)
         if platform() == "cpu" and config.cpu_collectives_implementation.value == "gloo":
             _make_gloo_listen_where_others_reach_it(address)
     _joined = True
+
+
+def _connect(address: str, rank: int, size: int) -> None:
+    """What jax.distributed.initialize does, but for the service, which that would start in rank 0's process."""
+    from jax._src import distributed
+    from jaxlib import _jax
+
+    if visible := os.environ.get("JAX_LOCAL_DEVICE_IDS"):
+        jax.config.update("jax_cuda_visible_devices", visible)
+        jax.config.update("jax_rocm_visible_devices", visible)
+    client = _jax.get_distributed_runtime_client(address, rank, init_timeout=_ARRIVAL_S, use_compression=True)
+    client.connect()
+    state = distributed.global_state
+    state.coordinator_address, state.process_id, state.num_processes = address, rank, size
+    partition = os.environ.get("JAX_PARTITION_INDEX")
+    state.partition_index = int(partition) if partition is not None else None
+    state.client = client
 
 
 def device_of(rank: int, index: int) -> jax.Device:
@@ -107,25 +111,3 @@ def _own_address(peer: str) -> str:
         probe.connect(address)  # sends nothing
         own: str = probe.getsockname()[0]
         return own
-
-
-def _reachable_host() -> str:
-    """How the other processes reach rank 0: where they found PyTorch's own rendezvous, which is on its machine."""
-    return os.environ.get("MASTER_ADDR") or socket.gethostname()
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("", 0))
-        port: int = probe.getsockname()[1]
-        return port
-
-
-def _any_address() -> str:
-    """All of this machine's addresses: IPv6's, which has IPv4's in it, where the machine has IPv6."""
-    try:
-        with socket.socket(socket.AF_INET6) as probe:
-            probe.bind(("::", 0))
-    except OSError:
-        return "0.0.0.0"
-    return "[::]"

@@ -22,6 +22,7 @@ from torch.distributed import DistBackendError
 
 from ..device.modes import get_eager_mode
 from ..runtime import waiting
+from . import coordination, rendezvous
 
 if TYPE_CHECKING:
     from jax import Array
@@ -33,9 +34,10 @@ _EVERY, _TOLD = 1.0, 64
 
 @dataclass
 class _Running:
-    number: int
+    number: int | None  # None: it is one of two members, which the others have no part in
     what: str
     began: float
+    others: tuple[int, ...]  # ranks in the group
     end: Array | None = None  # there once it has ended; None: it is being dispatched
 
 
@@ -71,16 +73,24 @@ class Watch:
         self._ended.set()
         waiting.remove_guard(self.check)
 
-    def begin(self, what: str) -> None:
+    def begin(self, what: str, other: int | None = None) -> None:
         """Note the next collective. All members' descriptions of it must be equal.
+
+        Args:
+            other: the rank of the only other member that takes part, if not all do.
 
         Raises DistBackendError if they are not, or if an earlier one failed; in `strict` mode at once, else when found.
         """
         self.check()
         with self._lock:
+            if other is not None:
+                self._running.append(_Running(None, what, time.monotonic(), (other,)))
+                return
             self._count += 1
             self._log.append((self._count, what))
-            self._running.append(_Running(self._count, what, time.monotonic()))
+            said = f"collective {self._count} of this process group, {what},"
+            others = tuple(r for r in range(len(self._ranks)) if r != self._rank)
+            self._running.append(_Running(self._count, said, time.monotonic(), others))
         if get_eager_mode() == "strict":
             self._compare_now(what)
 
@@ -109,20 +119,16 @@ class Watch:
         if self._failure is None and error is not None:
             raise self.explain(error) from error
         if self._failure is None and oldest is not None and time.monotonic() - oldest.began > self.timeout:
-            self._failure = (
-                f"collective {oldest.number} of this process group, {oldest.what}, did not end within "
-                f"{self.timeout:.0f} s. {self._behind(oldest.number)}"
-            )
+            self._failure = f"{oldest.what} did not end within {self.timeout:.0f} s. {self._behind(oldest)}"
         if self._failure is not None:
             raise DistBackendError(self._failure)
 
     def explain(self, error: Exception) -> DistBackendError:
         """The error of a collective that the runtime says has failed."""
+        coordination.ended(self._ranks, wait=True)  # the news of why, most likely, before the store is asked
         with self._lock:
-            number, what = (self._running[0].number, self._running[0].what) if self._running else (self._count, "")
-        self._failure = self._difference() or (
-            f"collective {number} of this process group, {what}, failed: {error}. {self._behind(number)}"
-        )
+            failed = self._running[0] if self._running else _Running(self._count, "a collective", 0, ())
+        self._failure = self._difference() or f"{failed.what} failed: {error}. {self._behind(failed)}"
         return DistBackendError(self._failure)
 
     # --- the others ------------------------------------------------------------------------------------------------
@@ -139,19 +145,21 @@ class Watch:
     def _look(self) -> None:
         told = 0
         following = (self._rank + 1) % len(self._ranks)
-        while not self._ended.wait(_EVERY):
+        while not (self._ended.wait(_EVERY) or rendezvous.has_ended(self._store)):
             try:
                 if self._count != told:
                     told = self._count
                     self._tell()
                 found = self._compared(following)
-            except RuntimeError:  # the store has gone, and with it rank 0: what depends on it fails by itself
+            except RuntimeError:  # the store has gone: what depends on it fails by itself
                 return
             if self._failure is None:
                 self._failure = found
 
     def _difference(self) -> str | None:
         """Where the ranks do not call the same, as far as they have said."""
+        if rendezvous.has_ended(self._store):
+            return None
         try:
             return next(filter(None, map(self._compared, range(len(self._ranks)))), None)
         except RuntimeError:  # the store has gone
@@ -169,46 +177,45 @@ class Watch:
 
     def _differ(self, number: int, mine: str, rank: int, theirs: str) -> str:
         return (
-            f"the ranks of this process group do not call the same collectives: as number {number}, rank {self._rank} "
-            f"{self._global(self._rank)}calls {mine}, rank {rank} {self._global(rank)}calls {theirs}"
+            f"the ranks of this process group do not call the same collectives: as number {number}, "
+            f"{self._named(self._rank)} calls {mine}, {self._named(rank)} calls {theirs}"
         )
 
-    def _behind(self, number: int) -> str:
+    def _behind(self, running: _Running) -> str:
+        """Which of those that take part have ended, or have not come to it, as far as is known."""
+        ended = [self._ranks.index(r) for r in coordination.ended([self._ranks[r] for r in running.others], wait=True)]
+        said = [f"{self._named(r).capitalize()} has ended" for r in ended]
+        if running.number is None:
+            return ". ".join(said) or "The other one has ended, hangs, or does something else"
+        if rendezvous.has_ended(self._store):
+            return ". ".join([*said, rendezvous.no_store(self._store)])
         try:
             self._tell()
-            counts = {r: self._told(r) for r in range(len(self._ranks)) if r != self._rank}
+            counts = {r: self._told(r) for r in running.others}
         except RuntimeError:
-            return "The store that rank 0 keeps does not answer: rank 0 has ended"
-        late = [
-            f"Rank {r} {self._global(r)}last said it had come to number {count}"
+            return ". ".join([*said, rendezvous.no_store(self._store)])
+        said += [
+            f"{self._named(r).capitalize()} last said it had come to number {count}"
             + (f", {log[count]}" if count in log else "")
             for r, (count, log) in counts.items()
-            if count < number
+            if count < running.number
         ]
-        if late:
-            return ". ".join(late)
-        return "All ranks had come to it when they last said so: one has ended, or hangs, since"
+        return ". ".join(said) or "All ranks had come to it when they last said so: one has ended, or hangs, since"
 
     def _compare_now(self, what: str) -> None:
         number = self._count
-        self._store.set(f"call/{number}/{self._rank}", what)
+        which = f"collective {number} of this process group, {what}"
+        rendezvous.say(self._store, f"call/{number}/{self._rank}", what, self._ranks, which)
         for rank in range(len(self._ranks)):
             key = f"call/{number}/{rank}"
-            try:
-                self._store.wait([key], timedelta(seconds=self.timeout))
-            except RuntimeError as error:
-                raise DistBackendError(
-                    f"rank {rank} {self._global(rank)}did not come to collective {number} of this process group, "
-                    f"{what}, within {self.timeout:.0f} s"
-                ) from error
-            theirs = self._store.get(key).decode()
+            theirs = rendezvous.hear(self._store, key, rank, self._ranks, which, self.timeout)
             if theirs != what:
                 raise DistBackendError(self._differ(number, what, rank, theirs))
         if number > 1:  # all have come here, so all have compared the one before
-            self._store.delete_key(f"call/{number - 1}/{self._rank}")
+            rendezvous.forget(self._store, f"call/{number - 1}/{self._rank}")
 
-    def _global(self, rank: int) -> str:
-        return "" if self._ranks[rank] == rank else f"(global rank {self._ranks[rank]}) "
+    def _named(self, rank: int) -> str:
+        return rendezvous.named(rank, self._ranks)
 
 
 def _ended(running: _Running) -> bool:
