@@ -23,11 +23,14 @@ def values(shape, dtype, seed):
 
 
 def reloaded(saved):
-    """What was saved to a file, loaded from it."""
+    """What was saved to a file, loaded from it, in memory of its own: on the CPU the file's is not to be resized.
+
+    A `resize_` that fails there leaves a tensor larger than its memory, and reading that ends the process.
+    """
     file = io.BytesIO()
     torch.save(saved, file)
     file.seek(0)
-    return torch.load(file)
+    return copy.deepcopy(torch.load(file))
 
 
 def names(device: str) -> dict[str, Any]:
