@@ -24,6 +24,7 @@ from torch.distributed.tensor.parallel import (
 )
 from torch.nn.parallel import DistributedDataParallel
 
+from torch_pjrt.lowering.target import Target
 from torch_pjrt.plan.content import abstract
 from torch_pjrt.plan.program import program, signature
 from torch_pjrt.plan.ranks import as_rank
@@ -101,7 +102,7 @@ def two_dimensions(model: Layers) -> nn.Module:
 @pytest.mark.parametrize("roll", [True, False])
 @pytest.mark.parametrize(
     "way",
-    [ddp, small_buckets, fsdp, fsdp_kept, fsdp_by_hand, hybrid, tensor_parallel, two_dimensions, sequence_parallel],
+    [ddp, small_buckets, fsdp, fsdp_kept, fsdp_by_hand, hybrid, tensor_parallel, two_dimensions],
 )
 def test_a_program_of_ranks_trains_as_one_process_does(way: Way, roll: bool) -> None:
     torch.manual_seed(0)
@@ -178,8 +179,12 @@ def run(tape: Tape, mesh: Mesh, content: dict[str, Tensor], batches: int, roll: 
     devices = jax.sharding.Mesh(np.array(jax.devices()), (AXIS,))
     along = PartitionSpec(AXIS)
 
+    # Small arrays XLA:CPU exchanges in ways of its own (`distributed/exchange.py`): not so where it is not the target.
+    def place(index: int) -> Target | None:
+        return None if roll else Target("tpu")
+
     def each(*arrays: jax.Array) -> list[jax.Array]:
-        return [x[None] for x in program(tape, called)([a[0] for a in arrays], [], None)]
+        return [x[None] for x in program(tape, called, place=place)([a[0] for a in arrays], [], None)]
 
     with jax.enable_x64(True):
         spread = jax.shard_map(each, mesh=devices, in_specs=along, out_specs=along, check_vma=False)

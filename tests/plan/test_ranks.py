@@ -9,6 +9,7 @@ import sys
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -17,14 +18,12 @@ from torch import nn
 from torch._C._distributed_c10d import HashStore
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import MixedPrecisionPolicy
+from torch.distributed.tensor import DTensor, Shard
 from torch.distributed.tensor.debug import CommDebugMode
 from torch.distributed.tensor.experimental import context_parallel
 from torch.nn.parallel import DistributedDataParallel
 
-from torch_pjrt.plan.entry import Entry
-from torch_pjrt.plan.planner import Settings, _Planner, _target, _Try, plan_entry
 from torch_pjrt.plan.ranks import Rank, as_rank
-from torch_pjrt.plan.sharding import MeshError
 from torch_pjrt.plan.tape import PlanError, Tape
 from torch_pjrt.plan.trace import fake_mode, trace_step
 from torch_pjrt.plan.transfers import PREFIX, partition
@@ -240,6 +239,7 @@ def test_a_generator_does_not_take_a_state_without_content() -> None:
         (lambda x: dist.all_gather_into_tensor(x.new_empty(32), x), "all_gather", {}),
         (lambda x: dist.reduce_scatter_tensor(x.new_empty(2), x), "reduce_scatter", {"op": "SUM"}),
         (lambda x: dist.reduce_scatter(x.new_empty(2), list(x.split(2))), "reduce_scatter/list", {"op": "SUM"}),
+        (lambda x: dist._all_gather_base(x.new_empty(32), x), "all_gather", {}),
         (lambda x: dist.all_to_all_single(torch.empty_like(x), x), "all_to_all", {}),
         (lambda x: dist.all_to_all([x.new_empty(2) for _ in range(4)], list(x.split(2))), "all_to_all/list", {}),
     ],
@@ -298,47 +298,90 @@ def test_another_number_of_ranks_than_devices() -> None:
         dist.init_process_group(world_size=4, rank=0)
 
 
-def test_a_process_that_is_a_rank_already() -> None:
+def test_a_process_that_is_a_rank_already(monkeypatch: pytest.MonkeyPatch) -> None:
     dist.init_process_group("gloo", store=HashStore(), rank=0, world_size=1)
     try:
-        with pytest.raises(PlanError, match="process group of 1 already"), as_rank(8):
+        with as_rank(8) as rank:
+            assert not rank.used
+        monkeypatch.setattr(dist, "get_world_size", lambda: 2)
+        with pytest.raises(PlanError, match="process group of 2 already"), as_rank(8):
             pass
     finally:
         dist.destroy_process_group()
 
 
-def entry(make: Callable[..., object]) -> Entry:
-    return Entry("make", make, True, False)  # type: ignore[arg-type]
+def test_a_second_program_has_groups_of_its_own() -> None:
+    def first(model: Layers) -> nn.Module:
+        mesh = init_device_mesh(DEVICE, (2, 2), mesh_dim_names=("dp", "tp"))
+        return tensor_parallel(model, mesh["tp"])
+
+    def second(model: Layers) -> nn.Module:
+        dist.init_process_group()
+        for _ in range(3):
+            dist.new_group([0, 1, 2, 3])
+        return first(model)
+
+    for way in (first, second):
+        tape, _ = trained(way)
+        assert {o.kwargs["ranks"] for o in tape.operations if o.name.startswith(PREFIX)} == {(0, 1)}
 
 
-def make_ranks(batch: int, remat: bool) -> tuple[Step, list[torch.Tensor]]:
-    step, _, _ = training(two_dimensions(Layers(layers=3).to(DEVICE)))
-    return step, [torch.zeros(batch, 6, dtype=torch.int64, device=DEVICE) for _ in range(2)]
+def test_a_model_on_the_cpu_is_sharded_on_the_device() -> None:
+    def make() -> tuple[Step, list[torch.Tensor]]:
+        step, inputs, _ = training(fsdp(Layers(layers=3)))
+        return step, [x.to(DEVICE) for x in inputs]
+
+    tape, _ = traced(make)
+    assert collectives(tape)["reduce_scatter"] == 4
+    assert {s.device for s in tape.storages if s.role == "parameter"} == {DEVICE}
 
 
-def make_alone(batch: int, remat: bool) -> tuple[Step, list[torch.Tensor]]:
-    step, _, _ = training(Layers(layers=3).to(DEVICE))
-    return step, [torch.zeros(batch, 6, dtype=torch.int64, device=DEVICE) for _ in range(2)]
+@pytest.mark.parametrize(
+    ("meshes", "mesh", "batches"),
+    [
+        ([((2, 2), ("dp", "tp")), ((1, 2, 2), ("pp", "efsdp", "ep"))], "dp=2,tp=2", 2),
+        ([((4,), None)], "dim0=4", 4),
+        ([((2, 2), ("dp", "cp"))], "dp=2,cp=2", 2),
+    ],
+)
+def test_which_ranks_have_a_batch_of_their_own(meshes: list[tuple[Any, Any]], mesh: str, batches: int) -> None:
+    with as_rank(4) as rank:
+        for sizes, names in meshes:
+            init_device_mesh(DEVICE, sizes, mesh_dim_names=names)
+        assert (str(rank.mesh), rank.batches) == (mesh, batches)
 
 
-@pytest.mark.parametrize(("make", "batch"), [(make_ranks, 2), (make_alone, 8)])
-def test_the_batch_that_is_asked_for_is_that_of_a_rank_or_of_all_devices(
-    make: Callable[..., object], batch: int
-) -> None:
-    given: list[int] = []
-
-    def counted(batch: int, remat: bool) -> object:
-        given.append(batch)
-        return make(batch, remat)
-
-    settings = Settings(("v5e:2x2",), batch=2)
-    traced = _Planner(entry(counted), settings, lambda text: None)._trace(_Try(_target("v5e:2x2", None), 2, False))
-    assert batch in given
-    assert traced.tape.examples == (4 if make is make_ranks else 8)
-    assert traced.tape.tokens == (24 if make is make_ranks else 48)
-    assert traced.tape.model_flops > 0
+def test_a_mesh_of_ranks_in_another_order() -> None:
+    with as_rank(4) as rank, fake_mode():
+        mesh = DeviceMesh(DEVICE, torch.tensor([[0, 2], [1, 3]]), mesh_dim_names=("dp", "tp"))
+        assert dist.get_process_group_ranks(mesh["tp"].get_group()) == [0, 2]
+        assert (str(rank.mesh), rank.batches) == ("rank=4", 2)
 
 
-def test_a_mesh_beside_a_process_group() -> None:
-    with pytest.raises(MeshError, match="leave --mesh out"):
-        plan_entry(entry(make_ranks), Settings(("v5e:2x2",), mesh="fsdp=4"))
+def test_a_dtensor_that_a_step_takes_is_this_ranks_part() -> None:
+    def make() -> tuple[Step, list[torch.Tensor]]:
+        mesh = init_device_mesh(DEVICE, (4,), mesh_dim_names=("dp",))
+        given = DTensor.from_local(torch.ones(4, 16, device=DEVICE), mesh, [Shard(0)])
+        return lambda x: (x * 2).to_local(), [given]
+
+    tape, _ = traced(make)
+    assert tape.examples == 4
+    assert [(s.role, s.name) for s in tape.storages[:1]] == [("argument", "argument 0")]
+
+
+def test_what_a_step_reads_and_then_frees_is_an_argument() -> None:
+    def make() -> tuple[Step, list[torch.Tensor]]:
+        kept = {"last": torch.ones(1000, device=DEVICE)}
+
+        def step(x: torch.Tensor) -> torch.Tensor:
+            last = kept["last"]
+            total = x.sum() + last.sum()
+            kept["last"] = x * 2
+            last.untyped_storage().resize_(0)
+            kept["freed"] = last
+            return total
+
+        return step, [torch.ones(1000, device=DEVICE)]
+
+    tape, _ = traced(make)
+    assert sum(tape.storages[n].nbytes for n in tape.inputs) == 8000

@@ -187,6 +187,27 @@ def test_a_program_of_ranks_has_its_collectives_along_its_own_mesh() -> None:
     assert found.parameters == sum(p.numel() for p in Layers(layers=3).parameters())
 
 
+def test_what_is_gathered_again_for_the_backward_pass_is_gathered_again() -> None:
+    def gathers(reshard: bool) -> int:
+        def make(batch: int, remat: bool) -> tuple[object, list[torch.Tensor]]:
+            model = nn.Sequential(nn.Linear(512, 2048), nn.Linear(2048, 1024), nn.Linear(1024, 768)).to(DEVICE)
+            for block in model:
+                fully_shard(block, reshard_after_forward=reshard)
+            optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+            def step(x: torch.Tensor) -> None:
+                model(x).square().mean().backward()
+                optimizer.step()
+                optimizer.zero_grad()
+
+            return step, [torch.empty(64, 512, device=DEVICE)]
+
+        (row,) = plan_entry(Entry("make", make, False, False), Settings(("v5e:2x2",), roll=False)).rows  # type: ignore[arg-type]
+        return next(c.count for c in row.collectives if c.kind == "all-gather")
+
+    assert gathers(reshard=True) == gathers(reshard=False) + 3
+
+
 def test_the_attention_of_a_rank_is_the_kernels_own() -> None:
     def make(batch: int, remat: bool) -> tuple[object, list[torch.Tensor]]:
         model = fully_shard(nn.Linear(256, 3 * 256, dtype=torch.bfloat16, device=DEVICE))

@@ -13,10 +13,10 @@ from torch.utils._pytree import tree_map
 from .answer import Plan, Row
 from .compiled import Outcome, compile_all, require_libtpu
 from .entry import Entry
-from .ranks import as_rank
+from .ranks import Rank, as_rank
 from .rows import failed_row, row_of
 from .sharding import Layouts, Mesh, MeshError, layouts, own_layouts, parse_mesh
-from .tape import Tape
+from .tape import PlanError, Tape
 from .topology import Topology, parse_topology
 from .trace import fake_mode, trace_step
 from .worker import Job
@@ -157,7 +157,7 @@ class _Planner:
         self.report = report
         self.trace_seconds = 0.0
         self._traced: dict[tuple[int, bool, int], _Traced] = {}
-        self._ranks: bool | None = None  # whether the program makes a process group, once that is known
+        self._makes_ranks: dict[int, bool] = {}  # whether the program makes a process group, by the devices there are
 
     def rows(self, tries: Sequence[_Try]) -> list[Row]:
         """A row for each try."""
@@ -165,16 +165,18 @@ class _Planner:
         rows: list[Row | None] = [None] * len(tries)
         jobs: list[tuple[int, Job, Tape]] = []
         for i, one in enumerate(tries):
-            traced = self._trace(one)
-            tape = traced.tape
-            if traced.mesh is not None:
-                tries[i] = one = replace(one, target=replace(one.target, mesh=traced.mesh))
+            tape: Tape | None = None
             try:
+                traced = self._trace(one)
+                tape = traced.tape
+                if traced.mesh is not None:
+                    tries[i] = one = replace(one, target=replace(one.target, mesh=traced.mesh))
                 layout = own_layouts(tape) if traced.mesh else layouts(tape, traced.doubled, one.target.mesh)
-            except MeshError as error:
-                if len(tries) == 1 and not self.settings.fit:
+            except Exception as error:
+                if not self._traced or (len(tries) == 1 and not self.settings.fit):
                     raise
-                rows[i] = failed_row(one.target.topology, one.target.mesh, tape, self._remat(one), str(error))
+                said = str(error) if isinstance(error, (MeshError, PlanError)) else f"{type(error).__name__}: {error}"
+                rows[i] = failed_row(one.target.topology, one.target.mesh, tape, self._remat(one), said)
                 continue
             jobs.append((i, _job(one.target, tape, layout, self.settings.roll, traced.mesh is not None), tape))
         left = len(jobs)
@@ -244,54 +246,53 @@ class _Planner:
     def _trace(self, one: _Try) -> _Traced:
         began = time.perf_counter()
         try:
-            if self._ranks is None:
-                self._ranks = self._makes_ranks(one)
-            devices = one.target.mesh.devices
-            batch = one.batch * (1 if self._ranks else one.target.mesh.replicas) if self.entry.takes_batch else 0
-            key = (batch, one.remat, devices if self._ranks else 0)
-            if key not in self._traced:
-                self.report(f"tracing {self.entry.title}" + (f", batch {batch}" if batch else ""))
-                self._traced[key] = (
-                    self._rank_of(devices, batch, one.remat) if self._ranks else self._whole(batch, one.remat)
-                )
-            found = self._traced[key]
-            if found.mesh is None and one.target.mesh.replicas > 1 and found.doubled is None and not found.note:
-                found.doubled, found.note = self._doubled(batch, one.remat)
+            mesh = one.target.mesh
+            of_all = one.batch * mesh.replicas if self.entry.takes_batch else 0
+            if self._makes_ranks.get(mesh.devices, True):
+                of_rank = one.batch if self.entry.takes_batch else 0
+                found = self._traced.get((of_rank, one.remat, mesh.devices)) or self._run(one, of_rank, of_all)
+            else:
+                found = self._traced.get((of_all, one.remat, 0)) or self._run(one, of_all, of_all)
+            if found.mesh is None and mesh.replicas > 1 and found.doubled is None and not found.note:
+                found.doubled, found.note = self._doubled(of_all, one.remat)
             return found
         finally:
             self.trace_seconds += time.perf_counter() - began
 
-    def _makes_ranks(self, one: _Try) -> bool:
-        """Whether the program, as one rank, makes a process group."""
+    def _run(self, one: _Try, batch: int, of_all: int) -> _Traced:
+        """Trace the program as rank 0 of the devices; if it makes no process group, what it does is for all of them.
+
+        Args:
+            batch: examples of one rank, if it is one.
+            of_all: examples of all devices.
+        """
         devices = one.target.mesh.devices
-        with as_rank(devices) as rank, fake_mode():
-            self.entry.make(one.batch, one.remat)
+        known = self._makes_ranks.get(devices)
+        fake = fake_mode()
+        with as_rank(devices) as rank:
+            given = batch
+            with fake:
+                step, inputs = self.entry.make(given, one.remat)
+            if not rank.used and known is not True:
+                if (of_all, one.remat, 0) in self._traced:
+                    self._makes_ranks[devices] = False
+                    return self._traced[of_all, one.remat, 0]
+                if given != of_all:
+                    given = of_all
+                    with fake:
+                        step, inputs = self.entry.make(given, one.remat)
+            self.report(f"tracing {self.entry.title}" + (f", batch {given}" if given else ""))
+            tape = trace_step(step, inputs, fake)
+            self._makes_ranks[devices] = rank.used
+            found = _of_rank(tape, rank) if rank.used else _Traced(tape)
         if rank.used and self.settings.mesh is not None:
             raise MeshError(
                 f"mesh {self.settings.mesh!r}: the program makes its own process group, and mesh: leave --mesh out"
             )
-        return rank.used
-
-    def _whole(self, batch: int, remat: bool) -> _Traced:
-        """What all devices do together."""
-        fake = fake_mode()
-        with fake:
-            step, inputs = self.entry.make(batch, remat)
-        return _Traced(trace_step(step, inputs, fake))
-
-    def _rank_of(self, devices: int, batch: int, remat: bool) -> _Traced:
-        """What one rank does."""
-        fake = fake_mode()
-        with as_rank(devices) as rank:
-            with fake:
-                step, inputs = self.entry.make(batch, remat)
-            tape = trace_step(step, inputs, fake)
-            mesh, batches = rank.mesh, rank.batches
-        tape.model_flops *= devices
-        tape.flops *= devices
-        tape.examples = None if tape.examples is None else tape.examples * batches
-        tape.tokens = None if tape.tokens is None else tape.tokens * batches
-        return _Traced(tape, mesh)
+        if rank.used and given != batch:  # it made the group in the step, having been asked for everybody's batch
+            return self._run(one, batch, of_all)
+        self._traced[given, one.remat, devices if rank.used else 0] = found
+        return found
 
     def _doubled(self, batch: int, remat: bool) -> tuple[Tape | None, str]:
         """The tape with a batch twice as large, or why there is none."""
@@ -307,6 +308,17 @@ class _Planner:
                 f"the step does not run with a batch twice as large ({type(error).__name__}: {error}); which "
                 "dimensions are the batch is left to the compiler's partitioner"
             )
+
+
+def _of_rank(tape: Tape, rank: Rank) -> _Traced:
+    """What one rank does, counted for all."""
+    mesh, batches = rank.mesh, rank.batches
+    tape.model_flops *= rank.size
+    tape.flops *= rank.size
+    tape.examples = None if tape.examples is None else tape.examples * batches
+    tape.tokens = None if tape.tokens is None else tape.tokens * batches
+    note = f"a program of {rank.size} ranks, of which {batches} have a batch of their own" if rank.size > 1 else ""
+    return _Traced(tape, mesh, note=note)
 
 
 def _twice(x: Any) -> Any:

@@ -178,10 +178,23 @@ class _Evaluation:
 
     def _transfer(self, index: int, operation: Operation) -> None:
         given = [self._read(ref, operation.recompute) for ref in operation.reads()]
+        if operation.backward:
+            given = self._apart(given)
         with compiling_for(self.place(index)):
             made = evaluate(operation.name.removeprefix(PREFIX), given, operation.kwargs)
         specs = [spec for spec in operation.specs if spec is not None]
         self._give(operation, [x.reshape(spec.shape) for x, spec in zip(made, specs, strict=True)])
+
+    def _apart(self, arrays: list[jax.Array]) -> list[jax.Array]:
+        """The same arrays, not before the newest gradient.
+
+        What FSDP2 gathers for the backward pass XLA would take for what was gathered before, and keep that so long.
+        """
+        newest = self._last_gradient
+        held = lax.optimization_barrier((*arrays, *([] if newest is None else [self.content.whole(newest)])))
+        if newest is not None:
+            self.content.put((newest,), held[-1])
+        return list(held[: len(arrays)])
 
     def run_loop(self, loop: Loop) -> None:
         """Run equal stretches as one loop."""

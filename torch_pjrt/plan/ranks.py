@@ -17,12 +17,36 @@ from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_mod
 
 from .sharding import Mesh
 from .tape import PlanError
+from .trace import content_of
 from .transfers import answer, is_collective
 
 # Dimensions of a mesh whose ranks work on one batch together; the ranks along all others have each a batch of its own.
 _ONE_BATCH = frozenset({"tp", "sp", "cp", "pp", "tensor", "sequence", "context", "pipeline", "model"})
 # The name of the only axis where a program makes no DeviceMesh of all ranks.
 _RANKS = "rank"
+
+
+@dataclass(frozen=True)
+class _Made:
+    """A DeviceMesh of all ranks that the program made: names and sizes, and whether the ranks are there in order."""
+
+    names: tuple[str, ...]
+    sizes: tuple[int, ...]
+    in_order: bool
+
+    @property
+    def axes(self) -> tuple[tuple[str, int], ...]:
+        return tuple(zip(self.names, self.sizes, strict=True))
+
+    @property
+    def real(self) -> int:
+        """How many of its dimensions have more than one rank."""
+        return sum(n > 1 for n in self.sizes)
+
+    @property
+    def shares(self) -> bool:
+        """Whether ranks along one of them have one batch together."""
+        return any(name in _ONE_BATCH and n > 1 for name, n in self.axes)
 
 
 @dataclass
@@ -32,23 +56,35 @@ class Rank:
     Attributes:
         size: how many ranks there are.
         used: whether the program has made a process group.
-        meshes: (names, sizes) of the DeviceMeshes of all ranks that it made.
+        meshes: the DeviceMeshes of all ranks that it made.
+        smaller: the sizes of those of fewer ranks.
     """
 
     size: int
     used: bool = False
-    meshes: list[tuple[tuple[str, ...], tuple[int, ...]]] = field(default_factory=list)
+    meshes: list[_Made] = field(default_factory=list)
+    smaller: list[tuple[int, ...]] = field(default_factory=list)
 
     @property
     def mesh(self) -> Mesh:
-        """The mesh of all ranks with the most dimensions; of one dimension if the program made none."""
-        names, sizes = max(self.meshes, key=lambda m: len(m[1]), default=((_RANKS,), (self.size,)))
-        return Mesh(tuple(zip(names, sizes, strict=True)))
+        """The mesh of all ranks, in order, with the most dimensions; of one dimension if the program made none.
+
+        Raises PlanError if it only made meshes of fewer ranks.
+        """
+        if self.smaller and not self.meshes:
+            raise PlanError(
+                f"the program's mesh has {prod(self.smaller[0])} devices {self.smaller[0]}, the topology {self.size}: "
+                "make it of WORLD_SIZE devices"
+            )
+        ordered = [m for m in self.meshes if m.in_order]
+        found = max(ordered, key=lambda m: (m.shares, m.real), default=_Made((_RANKS,), (self.size,), True))
+        return Mesh(found.axes)
 
     @property
     def batches(self) -> int:
         """How many ranks have a batch of their own."""
-        return prod(n for name, n in self.mesh.axes if name not in _ONE_BATCH)
+        found = max(self.meshes, key=lambda m: (m.shares, m.real), default=None)
+        return self.size if found is None else prod(n for name, n in found.axes if name not in _ONE_BATCH)
 
 
 @contextmanager
@@ -58,27 +94,39 @@ def as_rank(size: int) -> Iterator[Rank]:
     A process group that it makes is of `size` ranks that do nothing, whichever backend it names; it is destroyed at the
     end. Collectives of fake tensors return at once.
 
-    Raises PlanError where the program asks for another number of ranks.
+    Raises PlanError where the program asks for another number of ranks, or is another rank.
     """
     rank = Rank(size)
     if not dist.is_available():
         yield rank
         return
-    if dist.is_initialized():
-        if dist.Backend.FAKE not in dist.get_backend():
-            raise PlanError(
-                f"this process is one of a process group of {dist.get_world_size()} already (backend "
-                f"{dist.get_backend()}): plan in a process that has none, or one of backend 'fake'"
-            )
+    users = dist.is_initialized()
+    if users and dist.Backend.FAKE in dist.get_backend():
         rank.used = True
         _check_size(dist.get_world_size(), size)
-    here = rank.used
+    elif users and dist.get_world_size() > 1:
+        name = torch._C._get_privateuse1_backend_name()
+        raise PlanError(
+            f"this process is one of a process group of {dist.get_world_size()} already (backend "
+            f"{dist.get_backend()}): plan in a process that has none, or one of backend 'cpu:fake,{name}:fake'"
+        )
+    _forget_meshes()
     with _replaced(rank), _environment(size), Inert():
         try:
             yield rank
         finally:
-            if dist.is_initialized() and not here:
+            if dist.is_initialized() and not users:
                 dist.destroy_process_group()
+            _forget_meshes()
+
+
+def _forget_meshes() -> None:
+    """Have DTensor forget what it knows of meshes: the next program's may look the same and have other groups."""
+    from torch.distributed.tensor import _redistribute, debug
+
+    debug._clear_python_sharding_prop_cache()
+    debug._clear_fast_path_sharding_prop_cache()
+    _redistribute._gen_transform_infos.cache_clear()
 
 
 class Inert(TorchDispatchMode):
@@ -102,6 +150,7 @@ def _replaced(rank: Rank) -> Iterator[None]:
     from torch._C._distributed_c10d import HashStore
     from torch.distributed import distributed_c10d
     from torch.distributed.device_mesh import DeviceMesh
+    from torch.distributed.fsdp._fully_shard import _fsdp_init
     from torch.distributed.tensor import _random as random
     from torch.nn.parallel import distributed as data_parallel
 
@@ -110,6 +159,8 @@ def _replaced(rank: Rank) -> Iterator[None]:
     backend = _fake_backend()
     make_group: Callable[..., Any] = distributed_c10d._new_process_group_helper
     make_mesh: Callable[..., Any] = DeviceMesh.__init__
+    unflattened: Callable[..., Any] = DeviceMesh._unflatten
+    moved: Callable[..., Any] = _fsdp_init._move_states_to_device
 
     def group(
         size: int, number: int, ranks: Sequence[int], asked: Any, store: Any, group_name: Any,
@@ -118,6 +169,8 @@ def _replaced(rank: Rank) -> Iterator[None]:
         rank.used = True
         if not ranks:
             _check_size(size, rank.size)
+            if number > 0:
+                raise PlanError(f"the program is rank {number}: what is planned is rank 0, as RANK says")
         return make_group(size, number, ranks, backend, HashStore(), group_name, None, *rest, **settings)
 
     def meet(url: str, number: int = -1, size: int = -1, **settings: Any) -> Iterator[Any]:
@@ -126,18 +179,34 @@ def _replaced(rank: Rank) -> Iterator[None]:
     def mesh(self: Any, device_type: str, mesh: Any = None, **settings: Any) -> None:
         with _disable_current_modes():
             if isinstance(mesh, FakeTensor):
-                mesh = torch.arange(mesh.numel(), device="cpu").view(mesh.shape)
+                known = content_of(mesh)
+                mesh = torch.arange(mesh.numel(), device="cpu").view(mesh.shape) if known is None else known
             if isinstance(settings.get("_rank_map"), FakeTensor):
                 settings["_rank_map"] = torch.arange(settings["_rank_map"].numel(), dtype=torch.int, device="cpu")
             make_mesh(self, device_type, mesh, **settings)
             names = self.mesh_dim_names or tuple(f"dim{d}" for d in range(self.ndim))
-            if self.mesh.flatten().tolist() == list(range(rank.size)):
-                rank.meshes.append((tuple(names), tuple(self.mesh.shape)))
+            ranks, sizes = self.mesh.flatten().tolist(), tuple(self.mesh.shape)
+        if self._root_mesh is None and len(ranks) < rank.size:
+            rank.smaller.append(sizes)
+        elif sorted(ranks) == list(range(rank.size)):
+            rank.meshes.append(_Made(tuple(names), sizes, ranks == sorted(ranks)))
+
+    def unflatten(self: Any, *args: Any, **settings: Any) -> Any:
+        with _disable_current_modes():
+            return unflattened(self, *args, **settings)
+
+    def move(parameters: Any, buffers: Any, device: torch.device) -> None:
+        moved(parameters, buffers, device)
+        for tensor in (*parameters, *buffers):
+            if isinstance(tensor, FakeTensor) and tensor.fake_device.type != "meta":
+                tensor.fake_device = device  # which setting its data leaves as it was
 
     replacing: list[tuple[Any, str, Any]] = [
         (distributed_c10d, "_new_process_group_helper", group),
         (distributed_c10d, "rendezvous", meet),
         (DeviceMesh, "__init__", mesh),
+        (DeviceMesh, "_unflatten", unflatten),
+        (_fsdp_init, "_move_states_to_device", move),
         (dist, "Reducer", _reducer()),
         (random, "_rng_tracker", OneStream()),
         *((owner, name, ours) for owner in (dist, distributed_c10d) for name, ours in _OF_OBJECTS.items()),
@@ -158,12 +227,18 @@ def _gather_objects(into: list[Any] | None, given: Any) -> None:
         into[:] = [given] * len(into)
 
 
+def _scatter_objects(
+    scatter_object_output_list: list[Any], scatter_object_input_list: list[Any] | None = None, *_: Any, **__: Any
+) -> None:
+    scatter_object_output_list[0] = (scatter_object_input_list or [None])[0]
+
+
 # All ranks have the objects that rank 0 has.
 _OF_OBJECTS: dict[str, Callable[..., None]] = {
     "all_gather_object": lambda object_list, obj, group=None: _gather_objects(object_list, obj),
     "gather_object": lambda obj, object_gather_list=None, *_, **__: _gather_objects(object_gather_list, obj),
     "broadcast_object_list": lambda object_list, *_, **__: None,
-    "scatter_object_list": lambda output, given=None, *_, **__: _gather_objects(output, (given or [None])[0]),
+    "scatter_object_list": _scatter_objects,
 }
 
 

@@ -51,8 +51,6 @@ _EMPTY = frozenset(
         aten.new_empty_strided.default, aten.empty_permuted.default,
     }
 )  # fmt: skip
-# What has lowerings.
-_OWN_NAMESPACES = frozenset({"aten", "prims", "torch_pjrt"})
 # Tensors whose truth a program asks for to see whether something went wrong.
 _ALARMS = frozenset({"isnan", "isinf", "any", "ne", "logical_not", "gt", "ge"})
 
@@ -153,10 +151,12 @@ class Recorder(TorchDispatchMode):
         """
         tape = self.tape
         held = {k.number: torch.UntypedStorage._new_with_weak_ptr(k.alive.cdata) for k in self._storages.values()}
-        # FSDP2's gathered parameters are there between steps, without memory.
         alive = {number for number, storage in held.items() if storage is not None and storage.nbytes() > 0}
+        # FSDP2's gathered parameters are there between steps, without memory, and are written before they are read.
+        first = _first_uses(tape)
         for number, storage in held.items():
-            if storage is not None and storage.nbytes() == 0 and tape.storages[number].nbytes > 0:
+            emptied = storage is not None and storage.nbytes() == 0 and tape.storages[number].nbytes > 0
+            if emptied and first.get(number) == "write":
                 tape.storages[number] = replace(tape.storages[number], role="made")
         made = {i for i, s in enumerate(tape.storages) if s.role == "made"}
         tape.returned = tuple(sorted(i for i in made & alive if live(i)))
@@ -357,11 +357,22 @@ def _base(tensor: torch.Tensor) -> Layout:
     return Layout(tensor.dtype, (tensor.untyped_storage().nbytes() // tensor.dtype.itemsize,), (1,))
 
 
+def _first_uses(tape: Tape) -> dict[int, str]:
+    """For each storage, whether the first operation that touches it is a "write" or a "read"."""
+    found: dict[int, str] = {}
+    for operation in tape.operations:
+        written = {w.storage for w in operation.writes}
+        for ref in operation.reads():
+            if ref.storage not in written:
+                found.setdefault(ref.storage, "read")
+        for number in written:
+            found.setdefault(number, "write")
+    return found
+
+
 def _has_code_for_devices(func: OpOverload) -> bool:
-    """Whether a library's operation has Python code of its own for any device (FSDP2's copies have)."""
-    if func.namespace in _OWN_NAMESPACES:
-        return False
-    return bool(torch._C._dispatch_has_kernel_for_dispatch_key(func.name(), "PrivateUse1"))
+    """Whether it is one of FSDP2's, whose code for any device is PyTorch operations."""
+    return func.namespace == "fsdp" and bool(torch._C._dispatch_has_kernel_for_dispatch_key(func.name(), "PrivateUse1"))
 
 
 def _is_composite(func: OpOverload) -> bool:

@@ -59,9 +59,9 @@ def row_of(
     )
 
 
-def failed_row(topology: Topology | None, mesh: Mesh, tape: Tape, remat: bool | None, failure: str) -> Row:
-    """The row of something that was not compiled."""
-    return Row(**_common(topology, mesh, tape, remat), failure=failure)
+def failed_row(topology: Topology | None, mesh: Mesh, tape: Tape | None, remat: bool | None, failure: str) -> Row:
+    """The row of something that was not compiled; without a tape, not even traced."""
+    return Row(**_common(topology, mesh, tape or Tape(), remat), failure=failure)
 
 
 def _common(topology: Topology | None, mesh: Mesh, tape: Tape, remat: bool | None) -> dict[str, Any]:

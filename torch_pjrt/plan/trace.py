@@ -28,6 +28,7 @@ aten = torch.ops.aten
 Step = Callable[..., Any]
 
 _LARGE = 64 << 20
+_CONTENT = "_torch_pjrt_content"
 
 
 def fake_mode() -> FakeTensorMode:
@@ -46,11 +47,19 @@ class _Mode(FakeTensorMode):
         if func is aten._pin_memory.default:
             return super().dispatch(aten.clone.default, types, args[:1], {})
         result: Any = super().dispatch(func, types, args, kwargs)
+        if func in (aten.lift_fresh.default, aten.lift_fresh_copy.default) and not isinstance(args[0], FakeTensor):
+            setattr(result, _CONTENT, args[0])
         if func is aten._scaled_dot_product_efficient_attention.default and result[1].numel():
             of_rows = result[0].shape[:-1]  # and not of a multiple of 32 of them
             sums = super().dispatch(aten.new_empty.default, types, (result[1], of_rows), {})
             return result[0], sums, *result[2:]
         return result
+
+
+def content_of(tensor: FakeTensor) -> torch.Tensor | None:
+    """The numbers of a fake tensor that the program wrote down, `torch.tensor([...])`; None of all others."""
+    found: torch.Tensor | None = getattr(tensor, _CONTENT, None)
+    return found
 
 
 @contextmanager
@@ -125,7 +134,7 @@ def trace_step(step: Step, inputs: Sequence[Any], fake: FakeTensorMode) -> Tape:
         names = Names()
         for number, leaf in enumerate(tree_leaves(given)):
             if isinstance(leaf, torch.Tensor):
-                names.note(leaf, "argument", f"argument {number}")
+                names.note(_as_fake(leaf, fake), "argument", f"argument {number}")
         found.name_all(names, fake)
         # The references keep the addresses from being used again.
         before = {address(g): StorageWeakRef(g.untyped_storage()) for g in found.gradients(fake)}
@@ -140,8 +149,8 @@ def trace_step(step: Step, inputs: Sequence[Any], fake: FakeTensorMode) -> Tape:
         tape = recorder.finish(lambda number: number not in gradients or bool(kept))
         tape.parameters = found.size(recorder, fake)
         tape.idle = tuple(found.idle(recorder, fake))
-        _count_batch(tape, given)
-        _note_what_lives(tape, recorder, held)
+        _count_batch(tape, _local(given, fake))
+        _note_what_lives(tape, {recorder.number_of(t) for t in _local(held, fake)}, held)
     return tape
 
 
@@ -250,17 +259,21 @@ def _given(tensor: torch.Tensor, fake: FakeTensorMode) -> torch.Tensor:
     return tensor if is_traceable_wrapper_subclass(tensor) else _as_fake(tensor, fake)
 
 
-def _count_batch(tape: Tape, given: Sequence[Any]) -> None:
-    tensors = [t for t in tree_leaves(list(given)) if isinstance(t, torch.Tensor) and t.dim() > 0]
+def _local(value: Any, fake: FakeTensorMode) -> list[torch.Tensor]:
+    """The tensors in it; of DTensors, this rank's part."""
+    return [_as_fake(t, fake) for t in tree_leaves(value) if isinstance(t, torch.Tensor)]
+
+
+def _count_batch(tape: Tape, given: Sequence[torch.Tensor]) -> None:
+    tensors = [t for t in given if t.dim() > 0]
     if tensors:
         tape.examples = tensors[0].shape[0]
         if not tensors[0].dtype.is_floating_point and tensors[0].dim() == 2:
             tape.tokens = prod(tensors[0].shape)
 
 
-def _note_what_lives(tape: Tape, recorder: Recorder, held: Any) -> None:
+def _note_what_lives(tape: Tape, results: set[int | None], held: Any) -> None:
     """What the step leaves on the device beside what it returns: most often what autograd keeps for a backward pass."""
-    results = {recorder.number_of(t) for t in tree_leaves(held) if isinstance(t, torch.Tensor)}
     left = [i for i in tape.returned if i not in results]
     size = sum(tape.storages[i].nbytes for i in left)
     graph = any(isinstance(t, torch.Tensor) and t.grad_fn is not None for t in tree_leaves(held))

@@ -84,8 +84,8 @@ def transfers_of(func: OpOverload, args: Sequence[Any], kwargs: dict[str, Any], 
     reader = (_OF_C10D if func.namespace == "c10d" else _FUNCTIONAL).get(func._opname)
     if reader is None:
         raise PlanError(
-            f"{func.name()}: a plan is one program, which all ranks run alike, and this is for single ranks (as it is "
-            "between stages of a pipeline): plan what one stage does, without it"
+            f"{func.name()}: a plan is one program, which all ranks run alike, and this does something else on each "
+            "(as between the stages of a pipeline): plan what one rank does, without it"
         )
     by_name = dict(zip((a.name for a in func._schema.arguments), args, strict=False)) | kwargs
     return reader(_Call(func.name(), by_name, result))
@@ -129,12 +129,13 @@ class _Call:
 
     @property
     def reduction(self) -> str:
-        """The name of the reduction, as torch.distributed.ReduceOp has it."""
+        """The reduction's name in torch.distributed.ReduceOp; of scaled terms that of the sum, which costs as much."""
         op = self.given["reduce_op"]
         if isinstance(op, str):
             return op.upper()
         number = op._get_method("op")()
-        return next(name for name, value in _REDUCTIONS.items() if int(value) == number)
+        name = next(name for name, value in _REDUCTIONS.items() if int(value) == number)
+        return "SUM" if name == "PREMUL_SUM" else name
 
 
 def partition(ranks: Sequence[int], world: int) -> Groups:
@@ -174,6 +175,8 @@ def evaluate(kind: str, given: Sequence[Array], settings: dict[str, Any]) -> lis
         return list(given)
     name, _, several = kind.partition("/")
     of: Callable[..., Array] = getattr(programs, name)
+    if kind == "reduce_scatter":  # of which the parts may lie along any dimensions
+        given = [x if x.ndim and x.shape[0] % members == 0 else x.reshape(-1) for x in given]
     if not several:
         return [of(x.reshape(1) if x.ndim == 0 else x, members, **rest) for x in given]
     result = of(jnp.stack(list(given)), members, **rest)
@@ -209,6 +212,8 @@ def _lists(kind: str, source: str, target: str, *settings: str) -> _Reader:
 
     def read(call: _Call) -> list[Transfer]:
         given, written = call[source], call[target]
+        if call.name == "c10d::allgather_coalesced_":  # which has the lists the other way round
+            written = [list(of_one) for of_one in zip(*written, strict=True)]
         if isinstance(given[0], torch.Tensor) and isinstance(written[0], torch.Tensor):  # one list each
             given, written = [given], [written]
         found = []
@@ -243,7 +248,7 @@ def _all_to_all(reader: _Reader) -> _Reader:
             return found
         members = found[0].settings["members"]
         if len(to) != 1 or len(source) != 1 or (to[0] + source[0]) % members or len(sizes) != 2:
-            raise _uneven(call.name)
+            raise _uneven(call.name, "or not round a ring")
         return [replace(t, kind="shift", settings=t.settings | {"by": to[0]}) for t in found]
 
     return read
@@ -254,10 +259,11 @@ def _shard_dim_all_to_all(call: _Call) -> list[Transfer]:
     return [Transfer("all_to_all", (call["input"],), (), (call.result,), settings)]
 
 
-def _uneven(name: str) -> PlanError:
+def _uneven(name: str, otherwise: str = "") -> PlanError:
+    what = " ".join(["parts of different sizes", otherwise]).strip()
     return PlanError(
-        f"{name}: the ranks send each other parts of different sizes, and no program of one size can be planned for "
-        "that; plan with even parts"
+        f"{name}: the ranks send each other {what}, and no program that all run alike can be planned for that; plan "
+        "with even parts"
     )
 
 
