@@ -24,6 +24,16 @@ def test_casts_agree_with_cpu(source: torch.dtype, to: torch.dtype) -> None:
     check(aten._to_copy.default, x.to(source), dtype=to)
 
 
+@pytest.mark.parametrize("dtype", [torch.uint32, torch.uint64], ids=str)
+def test_negative_floats_wrap_in_unsigned_integers(dtype: torch.dtype) -> None:
+    for of in (torch.float32, torch.float64, torch.bfloat16):
+        check(
+            torch.ops.aten._to_copy.default,
+            torch.tensor([-1.0, -1.5, -300.0, -0.5, 0.0, 7.9, 2.0**31], dtype=of),
+            dtype=dtype,
+        )
+
+
 def test_floats_beyond_a_short_integer_wrap() -> None:
     check(aten._to_copy.default, torch.tensor([-1.0, 300.0, 255.5]), dtype=torch.uint8)
     check(aten.copy.default, torch.zeros(3, dtype=torch.int8), torch.tensor([-1.0, 300.0, 255.5]))

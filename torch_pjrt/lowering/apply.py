@@ -206,15 +206,20 @@ def _broadcasts(shape: Sequence[int], to: Sequence[int]) -> bool:
 def cast(x: jax.Array, dtype: np.dtype) -> jax.Array:
     """`x` in `dtype` as CPU PyTorch's `.to` does it.
 
-    Complex to real keeps the real part, non-zero is True, and floats to the short integers wrap (-1.0 is 255 in uint8),
-    where XLA would saturate. float8_e8m0fnu has no sign, so the number's is dropped; float8_e4m3fn has no infinity, so
+    Complex to real keeps the real part, non-zero is True, and floats wrap in the short and the unsigned integers (-1.0
+    is 255 in uint8), where XLA would saturate. float8_e8m0fnu has no sign, so the number's is dropped; float8_e4m3fn has no infinity, so
     what is too large becomes the largest number, where this PyTorch does so, or NaN.
     """
     if jnp.issubdtype(x.dtype, jnp.complexfloating) and not jnp.issubdtype(dtype, jnp.complexfloating):
         x = (x != 0) if dtype == np.bool_ else x.real
-    short = jnp.issubdtype(dtype, jnp.integer) and np.dtype(dtype).itemsize < 4
-    if short and jnp.issubdtype(x.dtype, jnp.inexact):
-        x = jax.lax.convert_element_type(x, np.int32)
+    if jnp.issubdtype(x.dtype, jnp.inexact) and jnp.issubdtype(dtype, jnp.integer):
+        if np.dtype(dtype).itemsize < 4:
+            x = jax.lax.convert_element_type(x, np.int32)
+        elif dtype == np.uint32:
+            x = jax.lax.convert_element_type(x, np.int64)
+        elif dtype == np.uint64:
+            negative = jax.lax.convert_element_type(jnp.minimum(x, 0), np.int64).astype(np.uint64)
+            return jnp.where(x < 0, negative, jax.lax.convert_element_type(x, np.uint64))
     if dtype == ml_dtypes.float8_e8m0fnu:
         x = jnp.abs(x)
     elif dtype == ml_dtypes.float8_e4m3fn and x.dtype != dtype and _saturates():
