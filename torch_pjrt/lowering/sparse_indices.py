@@ -16,10 +16,8 @@ def coo_to_csr(self: Array, size: int, *, out_int32: bool = False) -> Array:
 
 
 @lower("_convert_indices_from_csr_to_coo")
-def csr_to_coo(
-    crow_indices: Array, col_indices: Array, *, out_int32: bool = False, transpose: bool = False
-) -> Array:
-    """(batch indices, rows, columns) of every entry, [batch dims + 2, batches * nnz]; `transpose` swaps the last two."""
+def csr_to_coo(crow_indices: Array, col_indices: Array, *, out_int32: bool = False, transpose: bool = False) -> Array:
+    """(batch indices, rows, columns) of every entry, [batch dims + 2, batches * nnz]; `transpose` swaps the last."""
     batch, nnz = crow_indices.shape[:-1], col_indices.shape[-1]
     begins = crow_indices.reshape(-1, crow_indices.shape[-1])
     places = jnp.arange(nnz, dtype=begins.dtype)

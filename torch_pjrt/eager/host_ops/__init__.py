@@ -17,7 +17,16 @@ from .table import HOST_OPS, INDEX_OPS, HostOp
 
 __all__ = ["HOST_OPS", "INDEX_OPS", "host_op_of"]
 
-_ROOMS = (batch_norm, ctc, embedding, histogram, index, linalg, sparse_indices, unique)  # importing them fills the tables
+_ROOMS = (
+    batch_norm,
+    ctc,
+    embedding,
+    histogram,
+    index,
+    linalg,
+    sparse_indices,
+    unique,
+)  # importing them fills the tables
 
 
 def host_op_of(op: OpOverload) -> HostOp | None:

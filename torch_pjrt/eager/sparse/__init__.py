@@ -1,7 +1,7 @@
 """Sparse tensors of the device: PyTorch's own sparse tensors, over dense tensors of the device.
 
-Their bookkeeping is PyTorch's (`names`, `borrowed`); what reads numbers is composed of dense ops (the other rooms); what
-neither has goes through the CPU (`..fallback`).
+Their bookkeeping is PyTorch's (`names`, `borrowed`); what reads numbers is composed of dense ops (the other rooms);
+what neither has goes through the CPU (`..fallback`).
 """
 
 from __future__ import annotations
@@ -10,18 +10,32 @@ import functools
 from typing import Any
 
 import torch
+from torch._ops import OpOverload
 
 from ... import _C
 from ...runtime.unwatched import unwatched
 from ..infer import op_named
-from . import add, coalesce, compressed, compressed_math, compressed_matmul, matmul, mm_reduce, multiply, reduce, select, softmax
+from . import (
+    add,
+    coalesce,
+    compressed_layouts,
+    compressed_math,
+    compressed_matmul,
+    matmul,
+    mm_reduce,
+    multiply,
+    reduce,
+    select,
+    softmax,
+)
 from .borrowed import SOURCE
 from .names import BORROWED
 from .probe import refuse_what_cpu_refuses
 from .table import COMPRESSED, COO, KERNELS, Kernel
 
 _ROOMS = (
-    add, coalesce, compressed, compressed_math, compressed_matmul, matmul, mm_reduce, multiply, reduce, select, softmax
+    add, coalesce, compressed_layouts, compressed_math, compressed_matmul, matmul, mm_reduce, multiply, reduce, select,
+    softmax,
 )  # fmt: skip
 _LIBRARIES: list[torch.library.Library] = []
 
@@ -40,7 +54,7 @@ def take_in_sparse_tensors() -> None:
             ):
                 base, _, overload = name.partition(".")
                 _C.borrow_kernel(f"aten::{base}", overload, SOURCE[key], key)
-        rest.fallback(unwatched(_on_cpu), key)
+        rest.fallback(unwatched(functools.partial(_elsewhere, SOURCE[key])), key)
 
 
 def _whole(name: str, kernel: Kernel) -> Kernel:
@@ -56,7 +70,18 @@ def _whole(name: str, kernel: Kernel) -> Kernel:
     return checked
 
 
-def _on_cpu(op: Any, *args: Any, **kwargs: Any) -> Any:
+def _elsewhere(source: str, op: OpOverload, *args: Any, **kwargs: Any) -> Any:
+    """An op without a kernel of ours: on the CPU, if PyTorch has one for sparse tensors there."""
+    if not torch._C._dispatch_has_kernel_for_dispatch_key(op.name(), source):
+        name = torch._C._get_privateuse1_backend_name()
+        raise NotImplementedError(
+            f"Could not run '{op.name()}' with arguments from the '{source.removesuffix('CPU')}{name}' backend: "
+            "PyTorch has no kernel of it for sparse tensors, on the CPU neither"
+        )
+    return _on_cpu(op, *args, **kwargs)
+
+
+def _on_cpu(op: OpOverload, *args: Any, **kwargs: Any) -> Any:
     from ..fallback import run_on_cpu
 
     given = dict(zip((a.name for a in op._schema.arguments), args, strict=False)) | kwargs

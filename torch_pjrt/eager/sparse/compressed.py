@@ -7,10 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from ..host_ops.unique import differs, groups
-from .borrowed import borrowed
 from .coo import aten
-from .table import COMPRESSED, sparse_op
 
 BY_ROW = (torch.sparse_csr, torch.sparse_bsr)
 BLOCKED = (torch.sparse_bsr, torch.sparse_bsc)
@@ -65,8 +62,10 @@ def to_layout(t: Tensor, like: Tensor) -> Tensor:
     blocks = tuple(like.values().shape[1:3]) if like.layout in BLOCKED else None
     made = t.to_sparse(layout=like.layout, blocksize=blocks)
     compressed, plain = pointers(made)
-    return made if plain.dtype == pointers(like)[1].dtype else compressed_tensor(
-        compressed, plain, made.values(), made.shape, like
+    return (
+        made
+        if plain.dtype == pointers(like)[1].dtype
+        else compressed_tensor(compressed, plain, made.values(), made.shape, like)
     )
 
 
@@ -78,40 +77,3 @@ def assign_compressed(out: Tensor, result: Tensor) -> Tensor:
         return out.copy_(result)
     aten.resize_as_sparse_(out, result)
     return out.copy_(result)
-
-
-@sparse_op("_to_sparse_bsr", key=COMPRESSED)
-def to_sparse_bsr(self: Tensor, blocksize: Sequence[int], dense_dim: int | None = None) -> Tensor:
-    if self.layout != torch.sparse_csr or self.dim() != 2 or dense_dim:
-        return borrowed("aten::_to_sparse_bsr", COMPRESSED)(self, blocksize, dense_dim)
-    rows, columns, values = entries(self)
-    return _blocked(rows, columns, values, self.shape, blocksize, torch.sparse_bsr)
-
-
-@sparse_op("_to_sparse_bsc", key=COMPRESSED)
-def to_sparse_bsc(self: Tensor, blocksize: Sequence[int], dense_dim: int | None = None) -> Tensor:
-    if self.layout != torch.sparse_csc or self.dim() != 2 or dense_dim:
-        return borrowed("aten::_to_sparse_bsc", COMPRESSED)(self, blocksize, dense_dim)
-    rows, columns, values = entries(self)
-    return _blocked(rows, columns, values, self.shape, blocksize, torch.sparse_bsc)
-
-
-def _blocked(
-    rows: Tensor, columns: Tensor, values: Tensor, size: Sequence[int], blocksize: Sequence[int], layout: torch.layout
-) -> Tensor:
-    """Entries put into blocks: the blocks that have one, sorted by row of blocks (bsc: by column of blocks)."""
-    height, width = blocksize
-    down, across = rows // height, columns // width
-    by_row = layout == torch.sparse_bsr
-    line, along = (down, across) if by_row else (across, down)
-    lines, alongs = (size[0] // height, size[1] // width) if by_row else (size[1] // width, size[0] // height)
-    places, order = (line * max(alongs, 1) + along).sort(stable=True)
-    starts, group = groups(differs(places))
-    inside = (group * height + (rows % height).index_select(0, order)) * width + (columns % width).index_select(0, order)
-    blocks = values.new_zeros(len(starts) * height * width).index_copy_(0, inside, values.index_select(0, order))
-    first = places.index_select(0, starts)
-    begins = torch.searchsorted(first, torch.arange(lines + 1, device=first.device) * max(alongs, 1))
-    return aten._sparse_compressed_tensor_unsafe(
-        begins, first % max(alongs, 1), blocks.reshape(len(starts), height, width), list(size), dtype=values.dtype,
-        layout=layout, device=values.device,
-    )  # fmt: skip

@@ -50,7 +50,5 @@ def addmm_out(
 
 
 @sparse_op("addmv.out", key=COMPRESSED)
-def addmv_out(
-    self: Tensor, mat: Tensor, vec: Tensor, *, beta: complex = 1, alpha: complex = 1, out: Tensor
-) -> Tensor:
+def addmv_out(self: Tensor, mat: Tensor, vec: Tensor, *, beta: complex = 1, alpha: complex = 1, out: Tensor) -> Tensor:
     return assign_compressed(out, combined(self, sparse_times_dense(mat, vec[:, None])[:, 0], beta, alpha))

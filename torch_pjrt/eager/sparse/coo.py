@@ -65,7 +65,9 @@ def values_at(self: Tensor, places: Tensor) -> Tensor:
     if not len(values):
         return values.new_zeros((len(places), *values.shape[1:]))
     at, found = looked_up(places, coordinates(table))
-    return torch.where(beside(found, values), values.index_select(0, at), torch.zeros((), dtype=values.dtype, device=values.device))
+    return torch.where(
+        beside(found, values), values.index_select(0, at), torch.zeros((), dtype=values.dtype, device=values.device)
+    )
 
 
 def beside(each: Tensor, values: Tensor) -> Tensor:

@@ -49,6 +49,8 @@ def mm_reduce_backward(
 
 def _counts(rows: Tensor, n: int) -> Tensor:
     """How many entries each row has, at least 1: [n, 1]."""
-    return torch.zeros(n, dtype=torch.int64, device=rows.device).index_add_(0, rows, torch.ones_like(rows)).clamp(
-        min=1
-    )[:, None]
+    return (
+        torch.zeros(n, dtype=torch.int64, device=rows.device)
+        .index_add_(0, rows, torch.ones_like(rows))
+        .clamp(min=1)[:, None]
+    )

@@ -11,17 +11,25 @@ from .table import COO, sparse_op
 
 
 @sparse_op("mul.out")
-def mul_out(self: Tensor, other: Tensor | complex, *, out: Tensor) -> Tensor:
-    both = isinstance(other, Tensor) and self.layout == other.layout == torch.sparse_coo
-    if not isinstance(other, Tensor) or not both or not self.dim() or not other.dim():
+def mul_out(self: Tensor | complex, other: Tensor | complex, *, out: Tensor) -> Tensor:
+    """A Python number arrives as one, not as a tensor."""
+    if not isinstance(self, Tensor) or (isinstance(other, Tensor) and self.layout == torch.strided):
+        self, other = other, self
+    assert isinstance(self, Tensor)
+    if not isinstance(other, Tensor) or (other.layout == torch.strided and not other.dim()):
+        return assign(out, coo(self._indices(), self._values() * other, self.shape, self.is_coalesced()))
+    if other.layout == torch.strided or not self.dim() or not other.dim():
         return borrowed("aten::mul.out", COO)(self, other, out=out)
     return assign(out, sparse_product(self, other))
 
 
 def sparse_product(self: Tensor, other: Tensor) -> Tensor:
-    """self * other, COO of one shape. The entries are those of both; of the one that is not coalesced, else."""
+    """self * other, COO of one shape. The entries are those of both; of the one that is not coalesced, else.
+
+    Where neither is coalesced, of the one with fewer.
+    """
     dtype = torch.result_type(self, other)
-    if not other.is_coalesced():
+    if not other.is_coalesced() and (self.is_coalesced() or other._nnz() <= self._nnz()):
         self, other = other, self
     if not self.is_coalesced():
         found = values_at(other, coordinates(self))
@@ -37,6 +45,8 @@ def sparse_product(self: Tensor, other: Tensor) -> Tensor:
 @sparse_op("sparse_mask")
 def sparse_mask(self: Tensor, mask: Tensor) -> Tensor:
     """What `self` holds at the entries of `mask`, zero where it has none."""
+    if self is mask:
+        return self.clone()
     if self.layout != torch.sparse_coo:
         return borrowed("aten::sparse_mask", COO)(self, mask)
     return coo(mask._indices().clone(), values_at(self, coordinates(mask)), self.shape, mask.is_coalesced())

@@ -25,11 +25,11 @@ _BLOCKED = (torch.sparse_bsr, torch.sparse_bsc)
 
 def refuse_what_cpu_refuses(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
     """Raise what CPU PyTorch raises for this call but for its numbers; half types are taken where float32 is."""
-    signature = (op, tree_map(_signature, args), tuple((k, tree_map(_signature, v)) for k, v in kwargs.items()))
-    key = repr(signature)
+    tensors = [t for t in tree_leaves((args, kwargs)) if isinstance(t, Tensor)]
+    same = len({id(t) for t in tensors})
+    key = (op, same, *map(_signature, args), *((name, _signature(value)) for name, value in kwargs.items()))
     if key in _PASSED:
         return
-    tensors = [t for t in tree_leaves((args, kwargs)) if isinstance(t, Tensor)]
     renamed = _renamed(tensors)
     try:
         _ask(op, args, kwargs, renamed, {})
@@ -51,10 +51,14 @@ def _ask_again(op: OpOverload, args: Any, kwargs: Any, tensors: list[Tensor], re
 def _ask(
     op: OpOverload, args: Any, kwargs: Any, renamed: dict[int, int], replaced: dict[torch.dtype, torch.dtype]
 ) -> None:
+    made: dict[int, Tensor] = {}  # one tensor given twice stays one: kernels ask
+
     def stand_in(x: Any) -> Any:
-        if isinstance(x, Tensor):
-            return _stand_in(x, [renamed.get(n, n) for n in x.shape], replaced.get(x.dtype, x.dtype))
-        return x
+        if not isinstance(x, Tensor):
+            return x
+        if id(x) not in made:
+            made[id(x)] = _stand_in(x, [renamed.get(n, n) for n in x.shape], replaced.get(x.dtype, x.dtype))
+        return made[id(x)]
 
     with torch._C._DisableAutocast(), warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -64,8 +68,10 @@ def _ask(
 
 def _signature(x: Any) -> Any:
     if isinstance(x, Tensor):
-        return str(x.layout), str(x.dtype), tuple(x.shape), *_parts(x)
-    return type(x).__name__ if isinstance(x, (float, complex)) else x
+        return x.layout, x.dtype, x.shape, *_parts(x)
+    if isinstance(x, (list, tuple)):
+        return tuple(map(_signature, x))
+    return type(x) if isinstance(x, (float, complex)) else x
 
 
 def _parts(x: Tensor) -> tuple[Any, ...]:
@@ -73,7 +79,7 @@ def _parts(x: Tensor) -> tuple[Any, ...]:
         return ()
     if x.layout == torch.sparse_coo:
         return x.sparse_dim(), x.is_coalesced()
-    return x.dense_dim(), tuple(_blocksize(x)), str(_indices(x)[0].dtype)
+    return x.dense_dim(), *_blocksize(x), _indices(x)[0].dtype
 
 
 def _renamed(tensors: Iterable[Tensor]) -> dict[int, int]:

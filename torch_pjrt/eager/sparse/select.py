@@ -11,19 +11,20 @@ from .table import sparse_op
 
 @sparse_op("index_select")
 def index_select(self: Tensor, dim: int, index: Tensor) -> Tensor:
-    """Entries come in the order of `index`, those of one index in their own order. Negative indices count from the end.
+    """Entries come in the order of `index`, those of one index in their own order. Negative ones of a sparse
+    dimension count from its end.
 
     Raises:
-        IndexError: for an index out of range, at the call: the number of entries is read anyway.
+        IndexError: for an index out of range of a sparse dimension, at the call: the number of entries is read anyway.
     """
     dim, n = dim % self.dim(), self.shape[dim]
     size = [*self.shape[:dim], index.numel(), *self.shape[dim + 1 :]]
     index = index.reshape(-1)
-    wrapped = torch.where(index < 0, index + n, index).long()
-    _check(self, dim, index, wrapped)
     indices, values = self._indices(), self._values()
     if dim >= self.sparse_dim():
-        return coo(indices.clone(), values.index_select(dim - self.sparse_dim() + 1, wrapped), size)
+        return coo(indices.clone(), values.index_select(dim - self.sparse_dim() + 1, index), size)
+    wrapped = torch.where(index < 0, index + n, index).long()
+    _check(self, dim, index, wrapped)
     ordered, order = indices[dim].sort(stable=True)
     begins = torch.searchsorted(ordered, wrapped)
     each = torch.searchsorted(ordered, wrapped, right=True) - begins

@@ -11,7 +11,7 @@ KERNELS: dict[tuple[str, str], Kernel] = {}
 
 
 def sparse_op(*names: str, key: str = COO) -> Callable[[Kernel], Kernel]:
-    """Register the kernel of ATen overloads for a dispatch key, called with the schema's arguments as PyTorch passes them.
+    """Register the kernel of ATen overloads for a dispatch key, called with what PyTorch passes.
 
     It may return `NotImplemented`: then the call runs on the CPU.
     """
