@@ -96,7 +96,8 @@ def test_products_with_dense_matrices(make: Make) -> None:
         dense = counting(d, m, 2)
         return [x @ dense, x @ dense[:, 0], counting(d, 3, n) @ x if x.layout != torch.sparse_bsr else n,
                 torch.addmm(counting(d, n, 2), x, dense, beta=2, alpha=3),
-                torch.mm(x, dense, out=torch.empty(n, 2, device=d)), torch.addmv(counting(d, n), x, dense[:, 0], beta=0.5)]  # fmt: skip
+                torch.mm(x, dense, out=torch.empty(n, 2, device=d)),
+                torch.addmv(counting(d, n), x, dense[:, 0], beta=0.5)]  # fmt: skip
 
     sparse_agree(program)
 
