@@ -65,8 +65,20 @@ def test_sums_differences_and_products(make: Make) -> None:
     def program(d: str) -> Any:
         x = make(d)
         dense = counting(d, *x.shape)
-        return [x + x, x - x, x * x, x.clone().add_(x, alpha=2), x.clone().mul_(x), dense + x,
-                dense.clone().add_(x, alpha=3), x * dense, dense * x, x * dense[:1], x.sparse_mask(x), dense.sparse_mask(x.coalesce())]  # fmt: skip
+        return [
+            x + x,
+            x - x,
+            x * x,
+            x.clone().add_(x, alpha=2),
+            x.clone().mul_(x),
+            dense + x,
+            dense.clone().add_(x, alpha=3),
+            x * dense,
+            dense * x,
+            x * dense[:1],
+            x.sparse_mask(x),
+            dense.sparse_mask(x.coalesce()),
+        ]
 
     sparse_agree(program)
 
@@ -114,10 +126,18 @@ def test_shapes_change(make: Make) -> None:
     def program(d: str) -> Any:
         x = make(d)
         index = torch.tensor([1, 0, 1, 1], device=d)
-        return [x.unsqueeze(0), x.unsqueeze(-1), torch.cat([x, x], 0), torch.cat([x, x], 1), torch.stack([x, x]),
-                *(x.index_select(dim, index) for dim in (0, 1)), x.index_select(0, -index),
-                *(x.narrow_copy(dim, 1, 1) for dim in (0, 1)),
-                *(x.select(dim, 1) for dim in (0, 1)), x[0]]  # fmt: skip
+        return [
+            x.unsqueeze(0),
+            x.unsqueeze(-1),
+            torch.cat([x, x], 0),
+            torch.cat([x, x], 1),
+            torch.stack([x, x]),
+            *(x.index_select(dim, index) for dim in (0, 1)),
+            x.index_select(0, -index),
+            *(x.narrow_copy(dim, 1, 1) for dim in (0, 1)),
+            *(x.select(dim, 1) for dim in (0, 1)),
+            x[0],
+        ]
 
     sparse_agree(program)
 
@@ -128,10 +148,22 @@ def test_matrix_products(make: Make) -> None:
         x = make(d)
         dense, tall = counting(d, 3, 2), counting(d, 4, 2)
         added = torch.addmm(counting(d, 2, 2), x, dense, beta=2, alpha=3)
-        return [x @ dense, torch.mm(x, dense), torch.sparse.mm(x, dense), tall @ x, x @ dense[:, 0], added,
-                x.t() @ tall[:2], torch.sparse.addmm(counting(d, 2), x, dense), counting(d, 2, 2).addmm_(x, dense, beta=0),
-                torch.bmm(torch.stack([x, x]), torch.stack([dense, -dense])), torch.sparse.mm(x, x.t()),
-                torch.smm(x, dense), torch.hspmm(x, dense), torch.mm(x, dense, out=torch.empty(0, device=d))]  # fmt: skip
+        return [
+            x @ dense,
+            torch.mm(x, dense),
+            torch.sparse.mm(x, dense),
+            tall @ x,
+            x @ dense[:, 0],
+            added,
+            x.t() @ tall[:2],
+            torch.sparse.addmm(counting(d, 2), x, dense),
+            counting(d, 2, 2).addmm_(x, dense, beta=0),
+            torch.bmm(torch.stack([x, x]), torch.stack([dense, -dense])),
+            torch.sparse.mm(x, x.t()),
+            torch.smm(x, dense),
+            torch.hspmm(x, dense),
+            torch.mm(x, dense, out=torch.empty(0, device=d)),
+        ]
 
     sparse_agree(program)
 
