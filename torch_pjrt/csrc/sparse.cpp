@@ -1,5 +1,6 @@
-// Sparse tensors: a sparse tensor of the device is PyTorch's own SparseTensorImpl over dense device tensors, so that most
-// of PyTorch's kernels for sparse CPU tensors, which only call other ops on the indices and values, serve it as they are.
+// Sparse tensors: a sparse tensor of the device is PyTorch's own SparseTensorImpl over dense device tensors, so that
+// most of PyTorch's kernels for sparse CPU tensors, which only call other ops on the indices and values, serve it as
+// they are.
 #include "sparse.h"
 
 #include <ATen/NativeFunctions.h>
@@ -41,7 +42,8 @@ TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
 
 } // namespace
 
-void borrow_kernel(const std::string& name, const std::string& overload, const std::string& from, const std::string& to) {
+void borrow_kernel(
+    const std::string& name, const std::string& overload, const std::string& from, const std::string& to) {
   static auto* handles = new std::vector<c10::RegistrationHandleRAII>;
   auto& dispatcher = c10::Dispatcher::singleton();
   auto op = dispatcher.findSchemaOrThrow(name.c_str(), overload.c_str());

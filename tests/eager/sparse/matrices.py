@@ -49,7 +49,7 @@ COO = {"coalesced": coalesced, "uncoalesced": uncoalesced, "hybrid": hybrid, "em
 COMPRESSED = {
     "csr": lambda device: coalesced(device).to_sparse_csr(),
     "csc": lambda device: coalesced(device).to_sparse_csc(),
-    "bsr": lambda device: striped(device).to_sparse_bsr((2, 3)),
+    "bsr": lambda device: striped(device).to_sparse_bsr((2, 2)),
     "bsc": lambda device: striped(device).to_sparse_bsc((2, 3)),
     "empty csr": lambda device: torch.zeros(2, 3, device=device).to_sparse_csr(),
 }

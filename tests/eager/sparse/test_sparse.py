@@ -49,7 +49,7 @@ def test_products_of_every_kind() -> None:
     def program(d: str) -> Any:
         x, dense = coalesced(d), counting(d, 3, 2)
         rows = x.to_sparse_csr()
-        blocks = striped(d).to_sparse_bsr((2, 3))
+        blocks = striped(d).to_sparse_bsr((2, 2))
         sampled = torch.sparse.sampled_addmm(rows, counting(d, 2, 2), counting(d, 2, 3), beta=2)
         return [x @ dense, rows @ dense, blocks @ counting(d, 6, 2), rows, blocks, sampled, torch.sparse.mm(x, x.t()),
                 rows.to_sparse_csc()]  # fmt: skip

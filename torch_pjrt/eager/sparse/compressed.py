@@ -38,11 +38,18 @@ def lines_of(compressed: Tensor, nnz: int) -> Tensor:
     return torch.searchsorted(compressed, places, right=True).long() - 1
 
 
-def compressed_tensor(compressed: Tensor, plain: Tensor, values: Tensor, size: Sequence[int], like: Tensor) -> Tensor:
-    """A tensor laid out as `like`, unchecked, with indices of its dtype."""
+def compressed_tensor(
+    compressed: Tensor,
+    plain: Tensor,
+    values: Tensor,
+    size: Sequence[int],
+    like: Tensor,
+    layout: torch.layout | None = None,
+) -> Tensor:
+    """A tensor laid out as `like`, or in `layout`, unchecked, with indices of the dtype of those of `like`."""
     dtype = pointers(like)[1].dtype
     return aten._sparse_compressed_tensor_unsafe(
-        compressed.to(dtype), plain.to(dtype), values, list(size), dtype=values.dtype, layout=like.layout,
+        compressed.to(dtype), plain.to(dtype), values, list(size), dtype=values.dtype, layout=layout or like.layout,
         device=values.device,
     )  # fmt: skip
 

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from ..host_ops.unique import differs, groups
 from .borrowed import borrowed
-from .compressed import BLOCKED, BY_ROW, entries, pointers
+from .compressed import BLOCKED, BY_ROW, compressed_tensor, entries, pointers
 from .coo import aten
 from .table import COMPRESSED, sparse_op
 
@@ -72,7 +72,9 @@ def _flipped(self: Tensor, layout: torch.layout) -> Tensor:
         length //= values.shape[1 if layout in BY_ROW else 2]
     along, order = along.sort(stable=True)
     begins = torch.searchsorted(along, torch.arange(length + 1, device=along.device))
-    return _unchecked(begins, across.index_select(0, order), values.index_select(0, order), self, layout)
+    return compressed_tensor(
+        begins, across.index_select(0, order), values.index_select(0, order), self.shape, self, layout
+    )
 
 
 def _blocked(self: Tensor, blocksize: Sequence[int], layout: torch.layout) -> Tensor:
@@ -92,12 +94,4 @@ def _blocked(self: Tensor, blocksize: Sequence[int], layout: torch.layout) -> Te
     there = places.index_select(0, starts)
     begins = torch.searchsorted(there, torch.arange(size[first] + 1, device=there.device) * inner)
     blocks = blocks.reshape(len(starts), height, width, *values.shape[1:])
-    return _unchecked(begins, there % inner, blocks, self, layout)
-
-
-def _unchecked(compressed: Tensor, plain: Tensor, values: Tensor, like: Tensor, layout: torch.layout) -> Tensor:
-    dtype = pointers(like)[1].dtype
-    return aten._sparse_compressed_tensor_unsafe(
-        compressed.to(dtype), plain.to(dtype), values, list(like.shape), dtype=values.dtype, layout=layout,
-        device=values.device,
-    )  # fmt: skip
+    return compressed_tensor(begins, there % inner, blocks, self.shape, self, layout)

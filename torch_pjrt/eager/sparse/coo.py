@@ -34,15 +34,6 @@ def flattened(indices: Tensor, sizes: Sequence[int]) -> Tensor:
     return place
 
 
-def unflattened(places: Tensor, sizes: Sequence[int]) -> Tensor:
-    """The inverse of `flattened`: int64 [len(sizes), nnz]."""
-    rows = []
-    for n in reversed(sizes):
-        rows.append(places % n if n else places)
-        places = places.div(max(n, 1), rounding_mode="floor")
-    return torch.stack(rows[::-1]) if rows else places.new_empty((0, len(places)))
-
-
 def summed(values: Tensor, group: Tensor, count: int) -> Tensor:
     """The sum of the values [n, ...] of each of `count` groups; half types are added in float32, bool is "or"."""
     wide = {torch.bool: torch.int64, torch.float16: torch.float32, torch.bfloat16: torch.float32}.get(
