@@ -10,7 +10,7 @@ from torch import Tensor
 from ..host_ops.unique import differs, groups
 from .add import added_to_dense, sparse_sum
 from .compressed import assign_compressed, compressed_tensor, entries, to_coo, to_layout, with_values
-from .coo import summed
+from .coo import summed, widened
 from .matmul import combined
 from .table import COMPRESSED, sparse_op
 
@@ -77,7 +77,7 @@ def sampled_addmm(self: Tensor, mat1: Tensor, mat2: Tensor, *, beta: complex = 1
     if self.dim() != 2:
         return NotImplemented
     rows, columns, values = entries(self)
-    product = (mat1.index_select(0, rows) * mat2.mT.index_select(0, columns)).sum(-1)
+    product = (widened(mat1).index_select(0, rows) * widened(mat2).mT.index_select(0, columns)).sum(-1).to(values.dtype)
     return with_values(self, combined(values, product, beta, alpha))
 
 

@@ -34,6 +34,11 @@ def flattened(indices: Tensor, sizes: Sequence[int]) -> Tensor:
     return place
 
 
+def widened(t: Tensor) -> Tensor:
+    """Half types as float32, in which their products are added; others as they are."""
+    return t.to(torch.float32) if t.dtype in (torch.float16, torch.bfloat16) else t
+
+
 def summed(values: Tensor, group: Tensor, count: int) -> Tensor:
     """The sum of the values [n, ...] of each of `count` groups; half types are added in float32, bool is "or"."""
     wide = {torch.bool: torch.int64, torch.float16: torch.float32, torch.bfloat16: torch.float32}.get(

@@ -6,13 +6,14 @@ import torch
 from torch import Tensor
 
 from ..host_ops.unique import differs, groups
-from .coo import assign, beside, coo, summed
+from .coo import assign, beside, coo, summed, widened
 from .table import sparse_op
 
 
 def entries_times_dense(rows: Tensor, columns: Tensor, values: Tensor, dense: Tensor, count: int) -> Tensor:
     """The dense product [count, k] of a matrix given by its entries (each [nnz]) and `dense` [m, k]."""
-    return summed(beside(values, dense) * dense.index_select(0, columns), rows, count)
+    terms = beside(widened(values), dense) * widened(dense).index_select(0, columns)
+    return summed(terms, rows, count).to(values.dtype)
 
 
 def combined(self: Tensor, product: Tensor, beta: complex, alpha: complex) -> Tensor:

@@ -1,4 +1,4 @@
-"""What CPU PyTorch refuses of sparse tensors: asked of its kernel, on a stand-in of the call with one entry.
+"""What CPU PyTorch refuses of sparse tensors: asked of its kernel, on a stand-in of the call with one entry, or none.
 
 Once per op, layouts, dtypes and shapes. Sizes keep their order and their equality but not their magnitude, so that the
 stand-in of a large matrix is small; what the kernel refuses then it is asked again with the real sizes, for its words.
@@ -78,8 +78,8 @@ def _parts(x: Tensor) -> tuple[Any, ...]:
     if x.layout == torch.strided:
         return ()
     if x.layout == torch.sparse_coo:
-        return x.sparse_dim(), x.is_coalesced()
-    return x.dense_dim(), *_blocksize(x), _indices(x)[0].dtype
+        return x.sparse_dim(), x.is_coalesced(), x._nnz() == 0
+    return x.dense_dim(), x._nnz() == 0, *_blocksize(x), _indices(x)[0].dtype
 
 
 def _renamed(tensors: Iterable[Tensor]) -> dict[int, int]:
@@ -96,7 +96,7 @@ def _stand_in(x: Tensor, shape: list[int], dtype: torch.dtype) -> Tensor:
         return torch.zeros(shape, dtype=dtype, device="cpu")
     if x.layout == torch.sparse_coo:
         sparse, dense = shape[: x.sparse_dim()], shape[x.sparse_dim() :]
-        nnz = int(0 not in sparse)
+        nnz = min(x._nnz(), 1)
         made = torch.sparse_coo_tensor(
             torch.zeros((len(sparse), nnz), dtype=torch.int64), torch.zeros((nnz, *dense), dtype=dtype), shape,
             check_invariants=False,
@@ -105,7 +105,7 @@ def _stand_in(x: Tensor, shape: list[int], dtype: torch.dtype) -> Tensor:
     compressed, plain = _indices(x)
     batch, dense = shape[: compressed.dim() - 1], shape[len(shape) - x.dense_dim() :] if x.dense_dim() else []
     blocks = _blocksize(x)
-    nnz = int(0 not in shape)
+    nnz = min(x._nnz(), 1)
     lines = shape[len(batch) + (x.layout not in (torch.sparse_csr, torch.sparse_bsr))]
     lines //= (blocks[int(x.layout == torch.sparse_bsc)] or 1) if blocks else 1
     begins = torch.full((*batch, lines + 1), nnz, dtype=compressed.dtype)
