@@ -131,6 +131,21 @@ def test_products_reduced_by_row(reduce: str) -> None:
     sparse_agree(program)
 
 
+def test_half_precision_products_are_added_in_float32() -> None:
+    def program(d: str) -> Any:
+        x = CSR(d).to(torch.bfloat16).requires_grad_()
+        y = counting(d, 3, 40).to(torch.bfloat16)
+        result = torch.sparse.mm(x, y, "sum")
+        result.backward(torch.full_like(result, 1.5))
+        return [result, x.grad]
+
+    sparse_agree(program)
+
+
+def test_masked_reductions_of_rows() -> None:
+    agree(lambda d: [f(CSR(d), dim=1, keepdim=True).to_dense() for f in (torch.masked.amax, torch.masked.amin)])
+
+
 def test_reductions_of_entries_along_a_dimension() -> None:
     def program(d: str) -> Any:
         x, integers = CSR(d), coalesced(d, torch.int32).to_sparse_csr()
