@@ -1,4 +1,4 @@
-# make setup | demo | test | lint | bench | fuzz | soak | architectures | whole-step | plan-tests | distributed | titan | conformance | clean.
+# make setup | demo | test | lint | bench | fuzz | soak | architectures | whole-step | sparse | plan-tests | distributed | titan | conformance | clean.
 # Everything is installed into .venv, and only once.
 
 PYTHON ?= python3
@@ -29,7 +29,7 @@ PINS   := torch==$(TORCH) jax==$(JAX)
 STAMPS := .venv/stamps
 FILES  := torch_pjrt tests benchmarks examples setup.py
 
-.PHONY: setup demo test lint bench fuzz soak architectures whole-step plan-tests distributed titan conformance clean
+.PHONY: setup demo test lint bench fuzz soak architectures whole-step sparse plan-tests distributed titan conformance clean
 .DELETE_ON_ERROR:
 
 setup: $(STAMPS)/extension
@@ -70,6 +70,10 @@ architectures: setup $(STAMPS)/demo $(STAMPS)/architectures
 # Training steps as one program, more of them than `make test` has: minutes.
 whole-step: setup
 	$(PYTEST) tests/compile/whole_step.py
+
+# Sparse tensors in every layout, more than `make test` has: minutes.
+sparse: setup
+	$(PYTEST) $(wildcard tests/eager/sparse/every_*.py)
 
 # `torch-pjrt plan` with the TPU's compiler (libtpu, 200 MB), and its page in a browser (`apt-get install chromium`);
 # the plans' programs of ranks on four devices.

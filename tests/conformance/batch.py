@@ -22,6 +22,7 @@ from . import judge
 from .case import Case, Outcome, Skip, in_float64, on_cpu, on_device
 from .others import MODULE_VARIANTS, OPTIMIZER_VARIANTS
 from .place import DEVICE, place
+from .sparse_samples import SPARSE_VARIANTS
 from .units import Unit
 from .variants import OP_VARIANTS, Make
 
@@ -69,7 +70,7 @@ def variants(unit: Unit) -> dict[str, Make]:
         return MODULE_VARIANTS
     if unit.database == "optim_db":
         return OPTIMIZER_VARIANTS
-    return OP_VARIANTS
+    return OP_VARIANTS | SPARSE_VARIANTS
 
 
 def run(unit: Unit, variant: str, limit: int | None = None) -> Row:

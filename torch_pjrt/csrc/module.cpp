@@ -7,6 +7,7 @@
 #include "process_group.h"
 #include "python.h"
 #include "recorder.h"
+#include "sparse.h"
 #include "state.h"
 #include "storage.h"
 
@@ -98,6 +99,7 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
   register_hooks();
   register_recorders();
   m.def("set_bridge", &set_bridge);
+  m.def("borrow_kernel", &borrow_kernel);
   m.def("device_count", &device_count, py::call_guard<py::gil_scoped_release>());
   m.def("without_warnings", &without_warnings);
   m.def("add_mesh", &add_mesh, py::call_guard<py::gil_scoped_release>());

@@ -16,6 +16,7 @@ from .. import _C
 from ..compile.registration import register_lazily
 from ..distributed import registration as distributed
 from ..eager.foreign import take_in_foreign_ops
+from ..eager.sparse import take_in_sparse_tensors
 from ..runtime.platform import platform
 from . import interchange, safetensors
 from .modes import MODE_VARIABLE, mode_number
@@ -51,6 +52,7 @@ def register_backend() -> None:
     register_lazily(name)
     distributed.register(name)
     take_in_foreign_ops()
+    take_in_sparse_tensors()
     refuse_sharing(name)
     go_by_way_of_the_cpu(name)
     interchange.install(name)

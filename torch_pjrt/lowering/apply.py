@@ -207,8 +207,8 @@ def cast(x: jax.Array, dtype: np.dtype) -> jax.Array:
     """`x` in `dtype` as CPU PyTorch's `.to` does it.
 
     Complex to real keeps the real part, non-zero is True, and floats wrap in the short and the unsigned integers (-1.0
-    is 255 in uint8), where XLA would saturate. float8_e8m0fnu has no sign, so the number's is dropped; float8_e4m3fn has no infinity, so
-    what is too large becomes the largest number, where this PyTorch does so, or NaN.
+    is 255 in uint8), where XLA would saturate. float8_e8m0fnu has no sign, so the number's is dropped;
+    float8_e4m3fn has no infinity, so what is too large becomes the largest number, where this PyTorch does so, or NaN.
     """
     if jnp.issubdtype(x.dtype, jnp.complexfloating) and not jnp.issubdtype(dtype, jnp.complexfloating):
         x = (x != 0) if dtype == np.bool_ else x.real

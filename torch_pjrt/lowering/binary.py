@@ -154,12 +154,30 @@ def heaviside(self: Array, values: Array) -> Array:
 
 @pointwise("gcd")
 def gcd(self: Array, other: Array) -> Array:
-    return jnp.gcd(self, other)
+    # Of sizes without sign: the lowest number has none among its own, and jnp.gcd does not end for it.
+    return lax.while_loop(
+        lambda pair: (pair[1] != 0).any(),
+        lambda pair: (jnp.where(pair[1] == 0, pair[0], pair[1]), jnp.where(pair[1] == 0, 0, _remainder(*pair))),
+        tuple(jnp.broadcast_arrays(_size(self), _size(other))),
+    )[0].astype(self.dtype)
+
+
+def _size(x: Array) -> Array:
+    """The absolute value, in the unsigned dtype as wide."""
+    unsigned = jnp.dtype(f"uint{8 * x.dtype.itemsize}")
+    return jnp.where(x < 0, -x.astype(unsigned), x.astype(unsigned))
+
+
+def _remainder(x: Array, by: Array) -> Array:
+    return lax.rem(x, jnp.where(by == 0, jnp.ones_like(by), by))
 
 
 @pointwise("lcm")
 def lcm(self: Array, other: Array) -> Array:
-    return jnp.lcm(self, other)
+    divisor = gcd(self, other)
+    of_divisor = self // jnp.where(divisor == 0, jnp.ones_like(divisor), divisor)
+    wide = jnp.promote_types(self.dtype, jnp.int32)  # C++'s product of short integers is an int
+    return jnp.abs(of_divisor.astype(wide) * other.astype(wide)).astype(self.dtype)
 
 
 @pointwise("bitwise_and.Tensor", "bitwise_and.Scalar", "bitwise_and.Scalar_Tensor")

@@ -12,6 +12,7 @@ from .check import require
 from .registry import lower
 from .widen import widen
 
+_ALIASES = {"amax": "max", "amin": "min"}
 _START = {"max": -math.inf, "min": math.inf, "sum": 0.0, "mean": 0.0, "prod": 1.0}
 
 
@@ -28,6 +29,7 @@ def segment_reduce(
     initial: Array | float | None = None,
 ) -> Array:
     """data (*batch, n, *rest) with lengths (*batch, s), or offsets (*batch, s + 1), to (*batch, s, *rest)."""
+    reduce = _ALIASES.get(reduce, reduce)
     if lengths is not None and not unsafe:
         require(lengths >= 0, "lengths contains negative value!")
         require(
@@ -63,6 +65,7 @@ def segment_reduce_backward(
 
     A product's is the product of all the others, zeros among them or not.
     """
+    reduce = _ALIASES.get(reduce, reduce)
     rows, segment, sizes = _located(data, lengths, offsets, axis)
     at = (lax.broadcasted_iota(np.int32, segment.shape, 0), segment)
 

@@ -12,12 +12,21 @@ from torch._ops import OpOverload
 
 from ...lowering.apply import functional_twin
 from ..cpu_probe import result_dtypes
-from . import batch_norm, ctc, embedding, histogram, index, linalg, unique
+from . import batch_norm, ctc, embedding, histogram, index, linalg, sparse_indices, unique
 from .table import HOST_OPS, INDEX_OPS, HostOp
 
 __all__ = ["HOST_OPS", "INDEX_OPS", "host_op_of"]
 
-_ROOMS = (batch_norm, ctc, embedding, histogram, index, linalg, unique)  # importing them fills the tables
+_ROOMS = (
+    batch_norm,
+    ctc,
+    embedding,
+    histogram,
+    index,
+    linalg,
+    sparse_indices,
+    unique,
+)  # importing them fills the tables
 
 
 def host_op_of(op: OpOverload) -> HostOp | None:

@@ -15,7 +15,7 @@ Unique = tuple[Tensor, Tensor, Tensor]
 def unique2(self: Tensor, sorted: bool = True, return_inverse: bool = False, return_counts: bool = False) -> Unique:
     """(distinct values, ascending; which of them each element is; how often each occurs). NaNs are all distinct."""
     values, order = self.reshape(-1).sort(stable=True)
-    starts, group = _groups(_differs(values))
+    starts, group = groups(differs(values))
     inverse = torch.empty_like(group).scatter_(0, order, group).reshape(self.shape) if return_inverse else _none(self)
     return values[starts], inverse, _counts(starts, self.numel()) if return_counts else _none(self)
 
@@ -32,7 +32,7 @@ def unique_consecutive(
     if dim is not None and self.dim() > 1:
         return unique_dim_consecutive(self, dim, return_inverse, return_counts)
     flat = self.reshape(-1)
-    starts, group = _groups(_differs(flat))
+    starts, group = groups(differs(flat))
     inverse = group.reshape(self.shape) if return_inverse else _none(self)
     return flat[starts], inverse, _counts(starts, flat.numel()) if return_counts else _none(self)
 
@@ -46,7 +46,7 @@ def unique_dim(
     if slices is None:
         return self.clone(), _none(self), _none(self)
     ranks, order = _lexicographic_ranks(slices).sort(stable=True)
-    starts, group = _groups(_differs(ranks))
+    starts, group = groups(differs(ranks))
     inverse = torch.empty_like(group).scatter_(0, order, group)
     return self.index_select(dim, order[starts]), inverse, _counts(starts, len(slices))
 
@@ -56,7 +56,7 @@ def unique_dim_consecutive(self: Tensor, dim: int, return_inverse: bool = False,
     slices = _slices(self, dim)
     if slices is None:
         return self.clone(), _none(self), _none(self)
-    starts, group = _groups(_differs(slices))
+    starts, group = groups(differs(slices))
     return self.index_select(dim, starts), group, _counts(starts, len(slices))
 
 
@@ -93,7 +93,7 @@ def _ranks(columns: Tensor) -> Tensor:
     return torch.empty_like(order).scatter_(0, order, steps.cumsum(0))
 
 
-def _differs(rows: Tensor) -> Tensor:
+def differs(rows: Tensor) -> Tensor:
     """Whether each element (row) is another than the one before it; the first is."""
     differs = rows[1:] != rows[:-1]
     if rows.dim() > 1:
@@ -102,7 +102,7 @@ def _differs(rows: Tensor) -> Tensor:
     return torch.cat([torch.ones_like(first, dtype=torch.bool), differs])
 
 
-def _groups(first: Tensor) -> tuple[Tensor, Tensor]:
+def groups(first: Tensor) -> tuple[Tensor, Tensor]:
     """(where the groups begin, the group of each element), given which elements begin one."""
     group = first.cumsum(0) - 1
     count = int(group[-1].item()) + 1 if group.numel() else 0

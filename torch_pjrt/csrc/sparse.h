@@ -1,0 +1,12 @@
+// Kernels of PyTorch that serve sparse tensors of the device too.
+#pragma once
+
+#include <string>
+
+namespace torch_pjrt {
+
+// Registers for the dispatch key `to` the kernel that the op has for the key `from`.
+void borrow_kernel(
+    const std::string& name, const std::string& overload, const std::string& from, const std::string& to);
+
+} // namespace torch_pjrt
