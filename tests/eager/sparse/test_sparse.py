@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import io
+import subprocess
+import sys
 from typing import Any
 
 import torch
@@ -104,3 +106,13 @@ def test_a_graph_layer_learns_its_weights_and_its_adjacency() -> None:
 
     agree(program, rtol=1e-4, atol=1e-5)
     assert getattr(torch, DEVICE).metrics()["fallbacks"] == {}
+
+
+def test_every_kernel_of_ours_is_registered_and_import_torch_imports_none() -> None:
+    from torch_pjrt.eager.sparse.kernels import KERNELS
+    from torch_pjrt.eager.sparse.names import OURS
+
+    assert {(f"aten::{name}", key) for key, names in OURS.items() for name in names} == set(KERNELS)
+    loaded = "import sys, torch; print(sorted({'jax', 'torch_pjrt.eager.sparse.kernels'} & sys.modules.keys()))"
+    done = subprocess.run([sys.executable, "-c", loaded], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"

@@ -13,9 +13,7 @@ from typing import Any
 import torch
 from torch._C import DispatchKeySet
 
-from .table import COMPRESSED, COO
-
-SOURCE = {COO: "SparseCPU", COMPRESSED: "SparseCsrCPU"}
+from .table import SOURCE
 
 
 @functools.cache

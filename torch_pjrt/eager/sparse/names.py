@@ -1,4 +1,8 @@
-"""Which of PyTorch's kernels for sparse CPU tensors are borrowed: those that read no memory themselves."""
+"""Which ops have a kernel for sparse tensors: ours, and those of PyTorch's that are borrowed.
+
+Of PyTorch's kernels for sparse CPU tensors those are borrowed that read no memory themselves. All are named here, so
+that `import torch` registers them without importing ours.
+"""
 
 from __future__ import annotations
 
@@ -34,3 +38,17 @@ _COMPRESSED = [
     "select_copy.int",
 ]  # fmt: skip
 BORROWED = {COO: _BOTH + _COO, COMPRESSED: _BOTH + _COMPRESSED}
+OURS = {
+    COO: [
+        "_coalesce", "_sparse_log_softmax", "_sparse_log_softmax_backward_data", "_sparse_mask_projection",
+        "_sparse_softmax", "_sparse_softmax_backward_data", "_sparse_sparse_matmul", "_sparse_sum_backward", "add.out",
+        "addmm", "addmm.out", "addmm_", "bmm", "bmm.out", "hspmm", "hspmm.out", "index_select", "mul.out",
+        "sparse_mask",
+    ],
+    COMPRESSED: [
+        "_sparse_csr_prod.dim_dtype", "_sparse_csr_sum.dim_dtype", "_sparse_mm_reduce_impl",
+        "_sparse_mm_reduce_impl_backward", "_to_sparse", "_to_sparse_bsc", "_to_sparse_bsr", "_to_sparse_csc",
+        "_to_sparse_csr", "add.out", "addmm", "addmm.out", "addmv.out", "sparse_sampled_addmm",
+        "sparse_sampled_addmm.out",
+    ],
+}  # fmt: skip

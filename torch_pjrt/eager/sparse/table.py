@@ -7,6 +7,8 @@ from typing import Any
 
 Kernel = Callable[..., Any]
 COO, COMPRESSED = "SparsePrivateUse1", "SparseCsrPrivateUse1"
+# The keys of the CPU's sparse tensors.
+SOURCE = {COO: "SparseCPU", COMPRESSED: "SparseCsrCPU"}
 KERNELS: dict[tuple[str, str], Kernel] = {}
 
 
