@@ -143,7 +143,12 @@ def test_half_precision_products_are_added_in_float32() -> None:
 
 
 def test_masked_reductions_of_rows() -> None:
-    agree(lambda d: [f(CSR(d), dim=1, keepdim=True).to_dense() for f in (torch.masked.amax, torch.masked.amin)])
+    def program(d: str) -> Any:
+        x = CSR(d)
+        mask = torch.sparse_csr_tensor(x.crow_indices(), x.col_indices(), torch.ones_like(x.values()).bool(), x.shape)
+        return [f(x, dim=1, keepdim=True, mask=mask).to_dense() for f in (torch.masked.amax, torch.masked.amin)]
+
+    agree(program)
 
 
 def test_reductions_of_entries_along_a_dimension() -> None:
