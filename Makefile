@@ -76,10 +76,11 @@ sparse: setup
 	$(PYTEST) $(wildcard tests/eager/sparse/every_*.py)
 
 # `torch-pjrt plan` with the TPU's compiler (libtpu, 200 MB), and its page in a browser (`apt-get install chromium`);
-# the plans' programs of ranks on four devices.
-plan-tests: setup $(STAMPS)/plan
+# with XLA's for GPUs; the plans' programs of ranks on four devices.
+plan-tests: setup $(STAMPS)/plan $(STAMPS)/cuda
 	JAX_PLATFORMS=cpu JAX_NUM_CPU_DEVICES=4 $(PY) -m pytest -q tests/plan/ranks.py
 	JAX_PLATFORMS=cpu HF_HUB_OFFLINE=1 $(PY) -m pytest -q tests/plan/with_libtpu.py tests/plan/in_browser.py
+	JAX_PLATFORMS=cpu PYTHONPATH=$(CURDIR)/.venv/cuda $(PY) -m pytest -q tests/plan/with_cuda.py
 
 # Faults, checkpoints, more than two processes: minutes.
 distributed: setup
@@ -125,6 +126,12 @@ $(STAMPS)/titan: $(STAMPS)/package
 $(STAMPS)/plan: pyproject.toml $(STAMPS)/package
 	@echo "installing the TPU's compiler (200 MB)"
 	$(PIP) --no-build-isolation -e ".[plan]" $(PINS)
+	@touch $@
+
+# In a folder of its own: JAX would look for a GPU wherever it finds the plugin.
+$(STAMPS)/cuda: $(STAMPS)/package
+	@echo "installing XLA's compiler for NVIDIA GPUs (480 MB), in .venv/cuda"
+	$(PIP) --target .venv/cuda --no-deps jax-cuda12-plugin==$(JAX) jax-cuda12-pjrt==$(JAX)
 	@touch $@
 
 $(STAMPS)/demo: pyproject.toml $(STAMPS)/package

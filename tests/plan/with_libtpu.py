@@ -53,7 +53,7 @@ def test_a_small_network_fits_one_chip_and_its_arguments_are_its_tensors() -> No
 def test_a_large_product_is_near_the_documented_peak() -> None:
     """The clock of each chip in our table, against its documented peak: a product of two large matrices."""
     a = torch.empty(4096, 4096, dtype=torch.bfloat16)
-    for name in CHIPS:
+    for name in (name for name, chip in CHIPS.items() if chip.platform == "tpu"):
         row = plan(lambda x, y: x @ y, [a, a], topology=name, mesh="tp").rows[0]
         assert row.mfu is not None
         share = row.mfu * CHIPS[name].devices  # each device of a chip computes all of it

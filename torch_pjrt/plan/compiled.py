@@ -13,7 +13,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from importlib import metadata
@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from ..runtime import cache
+from ..runtime.platform import installed_plugins
 from .tape import Tape
 from .worker import Job
 
@@ -49,12 +50,17 @@ class Outcome:
     seconds: float
 
 
-def require_libtpu() -> None:
-    """Raise CompilerMissing if there is no libtpu in this environment."""
-    if importlib.util.find_spec("libtpu") is None:
+def require_compilers(platforms: Collection[str]) -> None:
+    """Raise CompilerMissing if the compiler of one of these platforms is not in this environment."""
+    if "tpu" in platforms and importlib.util.find_spec("libtpu") is None:
         raise CompilerMissing(
             "the TPU compiler is not installed. It is a Python package and needs no TPU: "
             "pip install 'torch-pjrt[plan]' (200 MB; Linux on x86-64)"
+        )
+    if "cuda" in platforms and "cuda" not in installed_plugins():
+        raise CompilerMissing(
+            "XLA's compiler for NVIDIA GPUs is not installed. It is JAX's CUDA plugin and needs no GPU: "
+            "pip install --no-deps jax-cuda12-plugin jax-cuda12-pjrt, of jax's version (480 MB on disk)"
         )
 
 
@@ -67,8 +73,7 @@ def compile_all(
         seconds: the most that one may take.
         done: called with the number of each job that is done, from another thread.
     """
-    if any(job.platform == "tpu" for job in jobs):
-        require_libtpu()
+    require_compilers({job.platform for job in jobs})
     running: list[subprocess.Popen[bytes]] = []
 
     def one(index: int) -> Outcome:
@@ -126,7 +131,7 @@ def compile_job(job: Job, seconds: float, running: list[subprocess.Popen[bytes]]
 
 def key_of(job: Job) -> str:
     """The name of a job in the cache: a hash of all that the answer depends on."""
-    versions = [_version(name) for name in ("libtpu", "jax", "jaxlib", "torch")]
+    versions = [_version(name) for name in ("libtpu", "jax-cuda12-pjrt", "jax-cuda13-pjrt", "jax", "jaxlib", "torch")]
     flags = [os.environ.get(name, "") for name in ("LIBTPU_INIT_ARGS", "XLA_FLAGS")]
     asked = replace(job, tape=Tape())
     parts = ["plan", job.tape.content(), repr(asked), cache.source_hash(), *versions, *flags]

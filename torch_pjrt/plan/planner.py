@@ -11,7 +11,7 @@ import torch
 from torch.utils._pytree import tree_map
 
 from .answer import Plan, Row
-from .compiled import Outcome, compile_all, require_libtpu
+from .compiled import Outcome, compile_all, require_compilers
 from .entry import Entry
 from .ranks import Rank, as_rank
 from .rows import failed_row, row_of
@@ -75,7 +75,7 @@ def plan(
 
     Raises:
         TopologyError, MeshError: a topology that does not exist, a mesh that does not fit.
-        CompilerMissing: libtpu is not installed.
+        CompilerMissing: libtpu, or JAX's CUDA plugin, is not installed.
         PlanError: the step does something that cannot be planned.
         whatever the step raises.
 
@@ -97,8 +97,7 @@ def plan_entry(entry: Entry, settings: Settings, report: Report = lambda text: N
     Raises: see `plan`.
     """
     targets = [_target(name, settings.mesh) for name in settings.topologies]
-    if any(t.topology is not None for t in targets):
-        require_libtpu()
+    require_compilers({t.topology.chip.platform for t in targets if t.topology is not None})
     planner = _Planner(entry, settings, report)
     tries = [_Try(target, settings.batch, settings.remat) for target in targets]
     rows = planner.rows(tries)
@@ -343,8 +342,8 @@ def _job(target: _Target, tape: Tape, layout: Layouts, roll: bool, ranks: bool) 
         return Job(tape, layout, target.mesh, "cpu", "", (), precision, ranks, roll)
     chip = topology.chip
     return Job(
-        tape, layout, target.mesh, "tpu", topology.name, topology.host, precision, ranks, roll, chip.clock,
-        chip.bandwidth / chip.devices, chip.interconnect / chip.devices,
+        tape, layout, target.mesh, chip.platform, topology.name, topology.host, precision, ranks, roll, chip.clock,
+        chip.bandwidth / chip.devices, chip.interconnect / chip.devices, chip.between_hosts,
     )  # fmt: skip
 
 

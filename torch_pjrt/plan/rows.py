@@ -21,7 +21,7 @@ def row_of(
     """The row of one compile; `topology` None is this machine's CPU."""
     answer = outcome.answer
     common: dict[str, Any] = _common(topology, mesh, tape, remat)
-    common |= {"compile_seconds": outcome.seconds, "cached": outcome.cached, "notes": _notes(layouts, tape, answer)}
+    common |= {"compile_seconds": outcome.seconds, "cached": outcome.cached, "notes": _notes(topology, layouts, answer)}
     if answer is None:
         return Row(**common, failure=outcome.failure)
     common["compile_peak"] = answer["peak_bytes"]
@@ -155,7 +155,7 @@ def _made(said: dict[str, Any]) -> Tensor:
     return Tensor(said["nbytes"], said["shape"], what, line, said["count"])
 
 
-def _notes(layouts: Layouts, tape: Tape, answer: dict[str, Any] | None) -> tuple[str, ...]:
+def _notes(topology: Topology | None, layouts: Layouts, answer: dict[str, Any] | None) -> tuple[str, ...]:
     notes = []
     if layouts.whole:
         size = sum(n for _, n in layouts.whole)
@@ -167,7 +167,9 @@ def _notes(layouts: Layouts, tape: Tape, answer: dict[str, Any] | None) -> tuple
     if loops:
         notes.append(f"equal layers are compiled as loops (turns × operations: {', '.join(loops)})")
     unknown = (answer or {}).get("unknown") or {}
-    if unknown:
+    if topology is not None and not topology.chip.clock:
+        notes.append("the compiler has no estimate of time: the step's time and MFU are the roofline's, at best")
+    elif unknown:
         what = ", ".join(f"{n} {opcode}" for opcode, n in unknown.items())
         notes.append(
             f"the compiler has no estimate for {what}: the step time leaves them out (a while: all turns but one)"

@@ -38,6 +38,7 @@ class Speeds:
         interconnect: bytes a second sent to neighbours, over all links.
         coordinates: of each device of the mesh in the network, to see over which dimensions a group is spread.
         kernels: how long the kernels run that are known (`kernels.py`).
+        between_hosts: bytes a second sent to other hosts, where `coordinates` are the hosts' numbers; else None.
     """
 
     clock: float
@@ -45,6 +46,7 @@ class Speeds:
     interconnect: float
     coordinates: tuple[tuple[int, ...], ...]
     kernels: Schedules = field(default_factory=dict)
+    between_hosts: float | None = None
 
 
 @dataclass(slots=True)
@@ -226,6 +228,8 @@ class _Reader:
         where = [self.speeds.coordinates[m] for m in members if m < len(self.speeds.coordinates)]
         if not where:
             return self.speeds.interconnect
+        if self.speeds.between_hosts is not None:
+            return self.speeds.interconnect if len(set(where)) == 1 else self.speeds.between_hosts
         spread = sum(len({w[d] for w in where}) > 1 for d in range(len(where[0])))
         all_of_them = sum(len({c[d] for c in self.speeds.coordinates}) > 1 for d in range(len(where[0])))
         return self.speeds.interconnect * max(spread, 1) / max(all_of_them, 1)

@@ -1,7 +1,7 @@
 """The chips that can be planned for, and the names of their topologies.
 
-Capacity, peak and bandwidths are those of Google Cloud's public documentation, "TPU architecture" and its page on each
-version (cloud.google.com/tpu/docs/v5e, v5p, v6e, tpu7x), as of 2026.
+Capacity, peak and bandwidths of TPUs are those of Google Cloud's public documentation, "TPU architecture" and its page
+on each version (cloud.google.com/tpu/docs/v5e, v5p, v6e, tpu7x), as of 2026; those of GPUs are in `gpus.py`.
 """
 
 from __future__ import annotations
@@ -10,6 +10,8 @@ import difflib
 import re
 from dataclasses import dataclass
 from math import prod
+
+from .gpus import GPUS, GPUS_OF_HOST
 
 
 class TopologyError(ValueError):
@@ -31,8 +33,9 @@ class Chip:
         dimensions: of its network.
         host: chips of one host along each dimension.
         largest: chips of the largest pod.
-        clock: cycles a second of its TensorCore: what the compiler's estimates are counted in.
+        clock: cycles a second of its TensorCore: what the compiler's estimates are counted in; 0 if it has none.
         cores: TensorCores of a device, which share what it does.
+        between_hosts: bytes a second that a chip sends to another host; None where that is the same network.
     """
 
     name: str
@@ -47,6 +50,12 @@ class Chip:
     largest: int
     clock: float
     cores: int = 1
+    between_hosts: float | None = None
+
+    @property
+    def platform(self) -> str:
+        """Whose compiler it has: "tpu" or "cuda"."""
+        return "cuda" if self.name in GPUS else "tpu"
 
 
 # clock: documented peak / (matrix units x multiply-adds of each x 2): v5e has 4 units of 128 x 128, v5p 8; v6e
@@ -58,7 +67,14 @@ _CHIPS = (
     Chip("v6e", "TPU v6e (Trillium)", 32 << 30, 918e12, 1640e9, 448e9, 1, 2, (2, 2), 256, 1.75e9),
     Chip("tpu7x", "TPU7x (Ironwood)", 192 << 30, 2307e12, 7380e9, 600e9, 2, 3, (2, 2, 1), 9216, 2.2e9),
 )
-CHIPS = {chip.name: chip for chip in _CHIPS}
+_GPUS = (
+    Chip(
+        gpu.name, gpu.title, gpu.memory, gpu.peak, gpu.bandwidth, gpu.nvlink, 1, 1, (GPUS_OF_HOST,), 1024, 0.0,
+        between_hosts=gpu.network,
+    )
+    for gpu in GPUS.values()
+)  # fmt: skip
+CHIPS = {chip.name: chip for chip in (*_CHIPS, *_GPUS)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,12 +164,14 @@ def parse_topology(text: str) -> Topology:
 def grids(chip: Chip) -> list[tuple[int, ...]]:
     """The grids of a chip, smallest first.
 
-    One chip, one host and its halves, and then powers of two in which no dimension is more than twice another (v5e,
-    v6e) or four times (v5p, tpu7x), up to the largest pod.
+    GPUs: powers of two. TPUs: one chip, one host and its halves, and then powers of two in which no dimension is more
+    than twice another (v5e, v6e) or four times (v5p, tpu7x), up to the largest pod.
     """
     sides = [2**k for k in range(11)]
     found: list[tuple[int, ...]] = []
-    if chip.dimensions == 2:
+    if chip.dimensions == 1:
+        found = [(n,) for n in sides if n <= chip.largest]
+    elif chip.dimensions == 2:
         found = [(1, 1), (2, 2)]
         found += [(a, b) for a in sides for b in sides if a * b >= 8 and a <= b <= 2 * a and a * b <= chip.largest]
     else:
@@ -176,7 +194,7 @@ def _grid_of(chip: Chip, count: int, text: str) -> tuple[int, ...]:
 def known() -> str:
     """The topologies there are, in words."""
     lines = []
-    for chip in _CHIPS:
+    for chip in CHIPS.values():
         names = ["x".join(map(str, g)) for g in grids(chip)]
         shown = names if len(names) <= 12 else [*names[:10], "...", names[-1]]
         lines.append(f"{chip.name}:{{{', '.join(shown)}}}")

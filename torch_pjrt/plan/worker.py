@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from .gpus import GPUS, GPUS_OF_HOST
 from .kernels import schedules_of
 from .sharding import Layouts, Mesh, Split
 from .tape import Tape
@@ -31,12 +32,12 @@ class Job:
         mesh: over which axes.
         ranks: whether the tape is what each of the mesh's devices does, with the collectives in it; else what all of
             them do, for XLA to split.
-        platform: "tpu", or "cpu" for the machine that this runs on.
+        platform: "tpu", "cuda", or "cpu" for the machine that this runs on.
         topology: the compiler's name of the topology ("v5e:4x4").
         host: chips of one host along each dimension.
         roll: whether equal layers are compiled once.
         precision: of float32 products, as `torch.set_float32_matmul_precision` names it.
-        clock, bandwidth, interconnect: of one device (`schedule.Speeds`).
+        clock, bandwidth, interconnect, between_hosts: of one device (`schedule.Speeds`).
     """
 
     tape: Tape
@@ -51,6 +52,7 @@ class Job:
     clock: float = 0.0
     bandwidth: float = 1.0
     interconnect: float = 1.0
+    between_hosts: float | None = None
 
 
 def quiet_libtpu() -> None:
@@ -85,7 +87,7 @@ def run(job: Job) -> dict[str, Any]:
     middle = time.perf_counter()
     found: dict[str, Any] = {"lower_seconds": middle - began, "loops": loops}
     try:
-        compiled = lowered.compile(compiler_options={"xla_allow_excess_precision": False})
+        compiled = lowered.compile(compiler_options=_options(job))
     except Exception as error:
         found["refusal"] = str(error)
     else:
@@ -98,6 +100,13 @@ def run(job: Job) -> dict[str, Any]:
     return found
 
 
+def _options(job: Job) -> dict[str, Any]:
+    options: dict[str, Any] = {"xla_allow_excess_precision": False}
+    if job.platform == "cuda":  # where there is no GPU to try kernels on, products are cuBLAS's
+        options |= {"xla_gpu_autotune_level": 0, "xla_gpu_enable_triton_gemm": False}
+    return options
+
+
 def _arranged(job: Job) -> Any:
     """The devices of the topology as an array with the mesh's axes, neighbours in the network side by side."""
     import jax
@@ -106,6 +115,15 @@ def _arranged(job: Job) -> Any:
 
     if job.platform == "cpu":
         devices = np.asarray(jax.devices("cpu")[: job.mesh.devices])
+    elif job.platform == "cuda":
+        gpu = GPUS[job.topology.partition(":")[0]]
+        of_host = min(job.mesh.devices, GPUS_OF_HOST)
+        described = topologies.get_topology_desc(
+            platform="cuda",
+            target_config=gpu.description(),
+            topology=f"1x{job.mesh.devices // of_host}x{of_host}",
+        )
+        return np.asarray(described.devices).reshape([n for _, n in job.mesh.axes])
     else:
         bounds = (*job.host, 1, 1)[:3]
         described = topologies.get_topology_desc(
@@ -198,9 +216,11 @@ def _reading(text: str, job: Job, devices: Any) -> dict[str, Any]:
     from .schedule import Speeds, estimate, largest
 
     coordinates = tuple(tuple(getattr(d, "coords", ())) for d in devices.flat)
+    if job.platform == "cuda":
+        coordinates = tuple((i // GPUS_OF_HOST,) for i in range(devices.size))
     module = parse(text)
     kernels = schedules_of(text, job.topology.partition(":")[0]) if job.platform == "tpu" else {}
-    speeds = Speeds(job.clock, job.bandwidth, job.interconnect, coordinates, kernels)
+    speeds = Speeds(job.clock, job.bandwidth, job.interconnect, coordinates, kernels, job.between_hosts)
     found = estimate(module, job.mesh.axes, speeds)
     return {
         "seconds": found.seconds,
