@@ -197,3 +197,20 @@ def test_triangular_systems_run_on_the_cpu() -> None:
         return torch.triangular_solve(counting(d, 2, 1), matrix).solution
 
     agree(program)
+
+
+def test_blocks_that_do_not_divide_a_large_matrix_are_refused() -> None:
+    message = both_raise(lambda d: torch.ones(10, 10, device=d).to_sparse_csr().to_sparse_bsr((3, 3)))
+    assert "divisible" in message
+
+
+def test_products_of_nothing() -> None:
+    def program(d: str) -> Any:
+        wide, tall = (torch.zeros(shape, device=d).to_sparse_bsr((2, 2)) for shape in ((0, 4), (4, 0)))
+        return [wide @ torch.ones(4, 2, device=d), tall @ torch.ones(0, 2, device=d)]
+
+    agree(program)
+
+
+def test_a_dense_matrix_times_a_compressed_one_lies_in_rows() -> None:
+    agree(lambda d: (counting(d, 4, 2) @ CSR(d)).view(-1))

@@ -226,3 +226,26 @@ def test_what_has_no_kernel_here_runs_on_the_cpu_and_says_so() -> None:
 
     sparse_agree(program)
     assert getattr(torch, DEVICE).metrics()["fallbacks"] == {"aten::sspaddmm.out": 1}
+
+
+def test_batches_of_nothing() -> None:
+    def program(d: str) -> Any:
+        pairs = (((0, 2, 3), (0, 3, 4)), ((2, 2, 0), (2, 0, 4)))
+        return [torch.bmm(torch.zeros(a, device=d).to_sparse(), torch.ones(b, device=d)) for a, b in pairs]
+
+    agree(program)
+
+
+def test_a_factor_of_integers_is_one() -> None:
+    def program(d: str) -> Any:
+        x = torch.tensor([[0, 1], [2, 0]], device=d)
+        return torch.addmm(x, x.to_sparse(), x + 1, alpha=2.5)
+
+    agree(program)
+
+
+def test_softmax_of_no_entries_is_another_tensor() -> None:
+    for device in ("cpu", DEVICE):
+        x = torch.zeros(2, 3, device=device).to_sparse().coalesce().requires_grad_()
+        y = torch.sparse.softmax(x, 0)
+        assert y is not x and x.is_leaf

@@ -8,14 +8,14 @@ from torch import Tensor
 from .add import sparse_sum
 from .compressed import BLOCKED, assign_compressed, entries, to_coo, to_layout
 from .coo import summed
-from .matmul import combined, entries_times_dense, sparse_sparse_matmul
+from .matmul import as_number, combined, entries_times_dense, sparse_sparse_matmul
 from .table import COMPRESSED, sparse_op
 
 
 def product(left: Tensor, right: Tensor) -> Tensor:
     """The product of two matrices of which one at least is compressed: COO if both are sparse, else dense."""
     if left.layout == torch.strided:
-        return sparse_times_dense(right.mT, left.mT).mT
+        return sparse_times_dense(right.mT, left.mT).mT.contiguous()
     if right.layout == torch.strided:
         return sparse_times_dense(left, right)
     return sparse_sparse_matmul(to_coo(left), to_coo(right))
@@ -28,8 +28,8 @@ def sparse_times_dense(matrix: Tensor, dense: Tensor) -> Tensor:
         return entries_times_dense(rows, columns, values, dense, matrix.shape[0])
     height, width = values.shape[1:]
     n, m = matrix.shape
-    blocks = dense.reshape(m // width, width, -1).index_select(0, columns)
-    return summed(torch.bmm(values, blocks), rows, n // height).reshape(n, -1)
+    blocks = dense.reshape(m // width, width, dense.shape[1]).index_select(0, columns)
+    return summed(torch.bmm(values, blocks), rows, n // height).reshape(n, dense.shape[1])
 
 
 @sparse_op("addmm", key=COMPRESSED)
@@ -38,6 +38,7 @@ def addmm(self: Tensor, mat1: Tensor, mat2: Tensor, *, beta: complex = 1, alpha:
     if self.layout == torch.strided:
         return combined(self, total.to_dense() if total.layout != torch.strided else total, beta, alpha)
     total = total if total.layout == torch.sparse_coo else total.to_sparse()
+    alpha, beta = as_number(alpha, total.dtype), as_number(beta, total.dtype)
     total = total if alpha == 1 else total * alpha
     return to_layout(total if beta == 0 else sparse_sum(total, to_coo(self).coalesce(), beta), self)
 

@@ -18,8 +18,15 @@ def entries_times_dense(rows: Tensor, columns: Tensor, values: Tensor, dense: Te
 
 def combined(self: Tensor, product: Tensor, beta: complex, alpha: complex) -> Tensor:
     """beta * self + alpha * product; a `self` that counts for nothing is not read."""
+    alpha, beta = as_number(alpha, product.dtype), as_number(beta, product.dtype)
     product = product if alpha == 1 else product * alpha
     return product.clone() if beta == 0 else product + (self if beta == 1 else self * beta)
+
+
+def as_number(number: complex, dtype: torch.dtype) -> complex:
+    """A factor as PyTorch's kernels take it, in the dtype: 2.5 is 2 for integers."""
+    inexact = dtype.is_floating_point or dtype.is_complex
+    return number if inexact or isinstance(number, complex) else int(number)
 
 
 @sparse_op("addmm")
@@ -46,7 +53,7 @@ def bmm(self: Tensor, mat2: Tensor) -> Tensor:
     batches, n, m = self.shape
     batch, row, column = self._indices()
     product = entries_times_dense(
-        batch * n + row, batch * m + column, self._values(), mat2.reshape(batches * m, -1), batches * n
+        batch * n + row, batch * m + column, self._values(), mat2.reshape(batches * m, mat2.shape[2]), batches * n
     )
     return product.reshape(batches, n, mat2.shape[2])
 

@@ -42,7 +42,7 @@ def _normalized(
     given = self.coalesce()
     dim, values = dim % self.dim(), given._values()
     if not values.numel():
-        return given
+        return given.clone()  # a result is never an argument: autograd would take the leaf for the result
     if dim >= given.sparse_dim():
         result = dense(values, dim - given.sparse_dim() + 1)
     else:
