@@ -13,7 +13,7 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.nn.parallel import DistributedDataParallel
 
 from torch_pjrt.plan.entry import Entry
-from torch_pjrt.plan.planner import Settings, _Planner, _target, _Try, plan_entry
+from torch_pjrt.plan.planner import Settings, _Planner, _target, _Try
 from torch_pjrt.plan.sharding import MeshError
 
 from ..conftest import DEVICE
@@ -103,5 +103,6 @@ def test_a_target_that_the_program_does_not_fit_is_a_row() -> None:
 
 
 def test_a_mesh_beside_a_process_group() -> None:
+    plans = _Planner(entry(make_ranks), Settings(("v5e:2x2",), mesh="fsdp=4"), lambda text: None)
     with pytest.raises(MeshError, match="leave --mesh out"):
-        plan_entry(entry(make_ranks), Settings(("v5e:2x2",), mesh="fsdp=4"))
+        plans._trace(_Try(_target("v5e:2x2", "fsdp=4"), 1, False))
