@@ -73,7 +73,7 @@ whole-step: setup
 
 # Sparse tensors in every layout, more than `make test` has: minutes.
 sparse: setup
-	$(PYTEST) $(wildcard tests/eager/sparse/every_*.py)
+	$(PYTEST) tests/eager/sparse/test_sparse.py $(wildcard tests/eager/sparse/every_*.py)
 
 # `torch-pjrt plan` with the TPU's compiler (libtpu, 200 MB), and its page in a browser (`apt-get install chromium`);
 # with XLA's for GPUs; the plans' programs of ranks on four devices.

@@ -67,7 +67,8 @@ def a_rank_hangs() -> None:
     reduced(3)
 
 
-def killed() -> None:
+def killed(after: float = 0) -> None:
+    time.sleep(after)
     os.kill(os.getpid(), signal.SIGKILL)
 
 
@@ -84,8 +85,7 @@ def rank_0_is_killed_during_a_collective() -> None:
     start(60)
     reduced(3)
     if RANK == 0:
-        time.sleep(1)
-        killed()
+        killed(after=1)
     reduced(3)
 
 
@@ -95,8 +95,7 @@ def rank_0_is_killed_in_strict_mode() -> None:
     start(60)
     reduced(3)
     if RANK == 0:
-        time.sleep(1)
-        killed()
+        killed(after=1)
     reduced(3)
 
 
@@ -106,8 +105,7 @@ def rank_0_is_killed_during_a_compiled_graph() -> None:
     call = compiled(3)
     call()
     if RANK == 0:
-        time.sleep(1)
-        killed()
+        killed(after=1)
     call()
 
 
@@ -125,8 +123,7 @@ def rank_0_is_killed_during_a_send() -> None:
     start(60)
     reduced(3)
     if RANK == 0:
-        time.sleep(1)
-        killed()
+        killed(after=1)
     if RANK == 1:
         t = torch.empty(3, device=DEVICE)
         dist.recv(t, 0)
@@ -181,8 +178,7 @@ def an_error_ends_the_process() -> None:
     start(6)
     reduced(3)
     if RANK == 0:
-        time.sleep(1)
-        killed()
+        killed(after=1)
     try:
         reduced(3)
     except dist.DistBackendError as error:

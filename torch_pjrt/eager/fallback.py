@@ -13,6 +13,7 @@ from ..lowering.apply import written
 from ..runtime.metrics import METRICS
 from .infer import _converted, _tensors, op_named
 from .source import user_line
+from .sparse.coo import assign
 
 
 class FallbackWarning(UserWarning):
@@ -71,7 +72,7 @@ def run_on_cpu(op: OpOverload, args: list[Any]) -> Any:
     computed = dict(zip(names, on_cpu, strict=True))
     for n in written(op):
         for old, new in zip(_tensors(given[n]), _tensors(computed[n]), strict=True):
-            _write_back(old, new)
+            assign(old, new if old.layout == torch.strided else new.to(old.device))
     if not op._schema.returns:
         return None
     single = len(op._schema.returns) == 1
@@ -88,20 +89,6 @@ def run_on_cpu(op: OpOverload, args: list[Any]) -> Any:
             )
         back.append(given[source] if source is not None else _to_device(value, device))
     return back[0] if single else tuple(back)
-
-
-def _write_back(old: torch.Tensor, new: torch.Tensor) -> None:
-    """Make the device tensor hold what the CPU op made of its copy, whose size may be another now."""
-    if old.layout == torch.strided:
-        if old.shape != new.shape:
-            old.resize_(new.shape)
-        old.copy_(new)
-    elif old.layout == torch.sparse_coo:
-        torch.ops.aten.sparse_resize_and_clear_(old, new.shape, new.sparse_dim(), new.dense_dim())
-        torch.ops.aten.copy_sparse_to_sparse_(old, new.to(old.device))
-    else:
-        torch.ops.aten.resize_as_sparse_(old, new.to(old.device))
-        old.copy_(new)
 
 
 def _to_device(x: Any, device: torch.device | None) -> Any:

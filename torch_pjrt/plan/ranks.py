@@ -40,14 +40,10 @@ class _Made:
         return tuple(zip(self.names, self.sizes, strict=True))
 
     @property
-    def real(self) -> int:
-        """How many of its dimensions have more than one rank."""
-        return sum(n > 1 for n in self.sizes)
-
-    @property
-    def shares(self) -> bool:
-        """Whether ranks along one of them have one batch together."""
-        return any(name in _ONE_BATCH and n > 1 for name, n in self.axes)
+    def says(self) -> tuple[bool, int]:
+        """How much it says: whether ranks along a dimension have one batch together; how many have several ranks."""
+        real = [name for name, n in self.axes if n > 1]
+        return not _ONE_BATCH.isdisjoint(real), len(real)
 
 
 @dataclass
@@ -78,13 +74,13 @@ class Rank:
                 "make it of WORLD_SIZE devices"
             )
         ordered = [m for m in self.meshes if m.in_order]
-        found = max(ordered, key=lambda m: (m.shares, m.real), default=_Made((_RANKS,), (self.size,), True))
+        found = max(ordered, key=lambda m: m.says, default=_Made((_RANKS,), (self.size,), True))
         return Mesh(found.axes)
 
     @property
     def batches(self) -> int:
         """How many ranks have a batch of their own."""
-        found = max(self.meshes, key=lambda m: (m.shares, m.real), default=None)
+        found = max(self.meshes, key=lambda m: m.says, default=None)
         return self.size if found is None else prod(n for name, n in found.axes if name not in _ONE_BATCH)
 
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import pytest
 import torch
 from torch import Tensor
 
-from ..agree import agree
+from ..agree import agree, both_raise
 
 Program = Callable[[str], Any]
 
@@ -16,6 +17,15 @@ Program = Callable[[str], Any]
 def sparse_agree(program: Program, rtol: float | None = None, atol: float | None = None) -> None:
     """Assert that `program(device)` returns the same on the CPU and on the device; it may return sparse tensors."""
     agree(lambda device: taken_apart(program(device)), rtol, atol)
+
+
+def refused_alike(program: Program) -> None:
+    """Assert that the device refuses what the CPU does, in its words where the CPU's are not its own name."""
+    with pytest.raises(Exception) as expected:
+        program("cpu")
+    said = both_raise(program)
+    if "Could not run" not in said:
+        assert said == str(expected.value)
 
 
 def taken_apart(x: Any) -> Any:

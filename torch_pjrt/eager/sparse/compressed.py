@@ -13,10 +13,6 @@ BY_ROW = (torch.sparse_csr, torch.sparse_bsr)
 BLOCKED = (torch.sparse_bsr, torch.sparse_bsc)
 
 
-def is_compressed(t: Tensor) -> bool:
-    return t.layout in (torch.sparse_csr, torch.sparse_csc, torch.sparse_bsr, torch.sparse_bsc)
-
-
 def pointers(self: Tensor) -> tuple[Tensor, Tensor]:
     """(compressed indices, plain indices), whichever way the tensor is compressed."""
     if self.layout in BY_ROW:
@@ -74,13 +70,3 @@ def to_layout(t: Tensor, like: Tensor) -> Tensor:
         if plain.dtype == pointers(like)[1].dtype
         else compressed_tensor(compressed, plain, made.values(), made.shape, like)
     )
-
-
-def assign_compressed(out: Tensor, result: Tensor) -> Tensor:
-    """Make `out`, dense or compressed, hold `result`."""
-    if out.layout == torch.strided:
-        if out.shape != result.shape:
-            out.resize_(result.shape)
-        return out.copy_(result)
-    aten.resize_as_sparse_(out, result)
-    return out.copy_(result)

@@ -35,30 +35,34 @@ def to_sparse(
 
 @sparse_op("_to_sparse_csr", key=COMPRESSED)
 def to_sparse_csr(self: Tensor, dense_dim: int | None = None) -> Tensor:
-    if self.layout != torch.sparse_csc:
-        return borrowed("aten::_to_sparse_csr", COMPRESSED)(self, dense_dim)
-    return _flipped(self, torch.sparse_csr)
+    if self.layout == torch.sparse_csc:
+        return _flipped(self, torch.sparse_csr)
+    return borrowed("aten::_to_sparse_csr", COMPRESSED)(self, dense_dim)
 
 
 @sparse_op("_to_sparse_csc", key=COMPRESSED)
 def to_sparse_csc(self: Tensor, dense_dim: int | None = None) -> Tensor:
-    if self.layout != torch.sparse_csr:
-        return borrowed("aten::_to_sparse_csc", COMPRESSED)(self, dense_dim)
-    return _flipped(self, torch.sparse_csc)
+    if self.layout == torch.sparse_csr:
+        return _flipped(self, torch.sparse_csc)
+    return borrowed("aten::_to_sparse_csc", COMPRESSED)(self, dense_dim)
 
 
 @sparse_op("_to_sparse_bsr", key=COMPRESSED)
 def to_sparse_bsr(self: Tensor, blocksize: Sequence[int], dense_dim: int | None = None) -> Tensor:
     if self.layout == torch.sparse_bsr:
         return borrowed("aten::_to_sparse_bsr", COMPRESSED)(self, blocksize, dense_dim)
-    return _flipped(self, torch.sparse_bsr) if self.layout in BLOCKED else _blocked(self, blocksize, torch.sparse_bsr)
+    return _to_blocks(self, blocksize, torch.sparse_bsr)
 
 
 @sparse_op("_to_sparse_bsc", key=COMPRESSED)
 def to_sparse_bsc(self: Tensor, blocksize: Sequence[int], dense_dim: int | None = None) -> Tensor:
     if self.layout == torch.sparse_bsc:
         return borrowed("aten::_to_sparse_bsc", COMPRESSED)(self, blocksize, dense_dim)
-    return _flipped(self, torch.sparse_bsc) if self.layout in BLOCKED else _blocked(self, blocksize, torch.sparse_bsc)
+    return _to_blocks(self, blocksize, torch.sparse_bsc)
+
+
+def _to_blocks(self: Tensor, blocksize: Sequence[int], layout: torch.layout) -> Tensor:
+    return _flipped(self, layout) if self.layout in BLOCKED else _blocked(self, blocksize, layout)
 
 
 def _flipped(self: Tensor, layout: torch.layout) -> Tensor:

@@ -9,8 +9,8 @@ from torch import Tensor
 
 from ..host_ops.unique import differs, groups
 from .add import added_to_dense, sparse_sum
-from .compressed import assign_compressed, compressed_tensor, entries, to_coo, to_layout, with_values
-from .coo import summed, widened
+from .compressed import compressed_tensor, entries, to_coo, to_layout, with_values
+from .coo import assign, summed, widened
 from .matmul import combined
 from .table import COMPRESSED, sparse_op
 
@@ -21,12 +21,12 @@ Reduction = Callable[[Tensor, Tensor, int], Tensor]
 def add_out(self: Tensor, other: Tensor, *, alpha: complex = 1, out: Tensor) -> Tensor:
     dtype = torch.result_type(self, other)
     if self.layout == torch.strided:
-        return assign_compressed(out, added_to_dense(self.to(dtype), to_coo(other).to(dtype), alpha))
+        return assign(out, added_to_dense(self.to(dtype), to_coo(other).to(dtype), alpha))
     if other.layout == torch.strided:
         scaled = other.to(dtype) * alpha if alpha != 1 else other.to(dtype)
-        return assign_compressed(out, added_to_dense(scaled, to_coo(self).to(dtype)))
+        return assign(out, added_to_dense(scaled, to_coo(self).to(dtype)))
     total = sparse_sum(to_coo(self).to(dtype).coalesce(), to_coo(other).to(dtype).coalesce(), alpha)
-    return assign_compressed(out, to_layout(total, self))
+    return assign(out, to_layout(total, self))
 
 
 @sparse_op("_sparse_csr_sum.dim_dtype", key=COMPRESSED)
@@ -85,4 +85,4 @@ def sampled_addmm(self: Tensor, mat1: Tensor, mat2: Tensor, *, beta: complex = 1
 def sampled_addmm_out(
     self: Tensor, mat1: Tensor, mat2: Tensor, *, beta: complex = 1, alpha: complex = 1, out: Tensor
 ) -> Tensor:
-    return assign_compressed(out, sampled_addmm(self, mat1, mat2, beta=beta, alpha=alpha))
+    return assign(out, sampled_addmm(self, mat1, mat2, beta=beta, alpha=alpha))

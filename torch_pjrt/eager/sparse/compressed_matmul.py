@@ -6,8 +6,8 @@ import torch
 from torch import Tensor
 
 from .add import sparse_sum
-from .compressed import BLOCKED, assign_compressed, entries, to_coo, to_layout
-from .coo import summed
+from .compressed import BLOCKED, entries, to_coo, to_layout
+from .coo import assign, summed
 from .matmul import as_number, combined, entries_times_dense, sparse_sparse_matmul
 from .table import COMPRESSED, sparse_op
 
@@ -47,9 +47,9 @@ def addmm(self: Tensor, mat1: Tensor, mat2: Tensor, *, beta: complex = 1, alpha:
 def addmm_out(
     self: Tensor, mat1: Tensor, mat2: Tensor, *, beta: complex = 1, alpha: complex = 1, out: Tensor
 ) -> Tensor:
-    return assign_compressed(out, addmm(self, mat1, mat2, beta=beta, alpha=alpha))
+    return assign(out, addmm(self, mat1, mat2, beta=beta, alpha=alpha))
 
 
 @sparse_op("addmv.out", key=COMPRESSED)
 def addmv_out(self: Tensor, mat: Tensor, vec: Tensor, *, beta: complex = 1, alpha: complex = 1, out: Tensor) -> Tensor:
-    return assign_compressed(out, combined(self, sparse_times_dense(mat, vec[:, None])[:, 0], beta, alpha))
+    return assign(out, combined(self, sparse_times_dense(mat, vec[:, None])[:, 0], beta, alpha))

@@ -41,10 +41,8 @@ def widened(t: Tensor) -> Tensor:
 
 def summed(values: Tensor, group: Tensor, count: int) -> Tensor:
     """The sum of the values [n, ...] of each of `count` groups; half types are added in float32, bool is "or"."""
-    wide = {torch.bool: torch.int64, torch.float16: torch.float32, torch.bfloat16: torch.float32}.get(
-        values.dtype, values.dtype
-    )
-    totals = values.new_zeros((count, *values.shape[1:]), dtype=wide).index_add_(0, group, values.to(wide))
+    wide = values.to(torch.int64) if values.dtype == torch.bool else widened(values)
+    totals = wide.new_zeros((count, *values.shape[1:])).index_add_(0, group, wide)
     return totals.ne(0) if values.dtype == torch.bool else totals.to(values.dtype)
 
 
@@ -77,12 +75,14 @@ def dense_rows(self: Tensor, sparse_dim: int) -> Tensor:
 
 
 def assign(out: Tensor, result: Tensor) -> Tensor:
-    """Make `out`, dense or COO, hold `result`, in the dtype of `out`."""
-    if out.layout != torch.sparse_coo:
-        if out.shape != result.shape:
-            out.resize_(result.shape)
-        return out.copy_(result)
+    """Make `out`, of any layout, hold `result`, dense or of that layout, in the dtype of `out`."""
     if out is result:
         return out
-    aten.sparse_resize_and_clear_(out, result.shape, result.sparse_dim(), result.dense_dim())
-    return aten.copy_sparse_to_sparse_(out, result)
+    if out.layout == torch.sparse_coo:
+        aten.sparse_resize_and_clear_(out, result.shape, result.sparse_dim(), result.dense_dim())
+        return aten.copy_sparse_to_sparse_(out, result)
+    if out.layout != torch.strided:
+        aten.resize_as_sparse_(out, result)
+    elif out.shape != result.shape:
+        out.resize_(result.shape)
+    return out.copy_(result)

@@ -16,11 +16,11 @@ from torch._ops import OpOverload
 from torch.utils._pytree import tree_leaves, tree_map
 
 from ... import _C
+from .compressed import BLOCKED, BY_ROW, pointers
 
 _PASSED: set[Any] = set()
 _SMALL = 8  # sizes up to this stay what they are
 _HALF = (torch.float16, torch.bfloat16)
-_BLOCKED = (torch.sparse_bsr, torch.sparse_bsc)
 
 
 def refuse_what_cpu_refuses(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
@@ -82,13 +82,13 @@ def _parts(x: Tensor) -> tuple[Any, ...]:
         return ()
     if x.layout == torch.sparse_coo:
         return x.sparse_dim(), x.is_coalesced(), x._nnz() == 0
-    return x.dense_dim(), x._nnz() == 0, *_blocksize(x), _indices(x)[0].dtype
+    return x.dense_dim(), x._nnz() == 0, *_blocksize(x), pointers(x)[0].dtype
 
 
 def _renamed(tensors: Iterable[Tensor]) -> dict[int, int]:
     """Smaller sizes for the large ones; none if a tensor has blocks, of which a size is a multiple."""
     tensors = list(tensors)
-    if any(t.layout in _BLOCKED for t in tensors):
+    if any(t.layout in BLOCKED for t in tensors):
         return {}
     large = sorted({n for t in tensors for n in t.shape if n > _SMALL})
     return {n: _SMALL + 1 + i for i, n in enumerate(large)}
@@ -105,11 +105,11 @@ def _stand_in(x: Tensor, shape: list[int], dtype: torch.dtype) -> Tensor:
             check_invariants=False,
         )  # fmt: skip
         return made._coalesced_(x.is_coalesced())
-    compressed, plain = _indices(x)
+    compressed, plain = pointers(x)
     batch, dense = shape[: compressed.dim() - 1], shape[len(shape) - x.dense_dim() :] if x.dense_dim() else []
     blocks = _blocksize(x)
     nnz = min(x._nnz(), 1)
-    lines = shape[len(batch) + (x.layout not in (torch.sparse_csr, torch.sparse_bsr))]
+    lines = shape[len(batch) + (x.layout not in BY_ROW)]
     lines //= (blocks[int(x.layout == torch.sparse_bsc)] or 1) if blocks else 1
     begins = torch.full((*batch, lines + 1), nnz, dtype=compressed.dtype)
     begins[..., 0] = 0
@@ -119,14 +119,8 @@ def _stand_in(x: Tensor, shape: list[int], dtype: torch.dtype) -> Tensor:
     )  # fmt: skip
 
 
-def _indices(x: Tensor) -> tuple[Tensor, Tensor]:
-    if x.layout in (torch.sparse_csr, torch.sparse_bsr):
-        return x.crow_indices(), x.col_indices()
-    return x.ccol_indices(), x.row_indices()
-
-
 def _blocksize(x: Tensor) -> list[int]:
-    if x.layout not in _BLOCKED:
+    if x.layout not in BLOCKED:
         return []
-    batch = _indices(x)[0].dim() - 1
+    batch = pointers(x)[0].dim() - 1
     return list(x.values().shape[batch + 1 : batch + 3])
