@@ -53,7 +53,7 @@ def store_elsewhere() -> Iterator[dict[str, str]]:
 
 
 def run_ranks(
-    script: str, *arguments: str, size: int = 2, timeout: float = 240, environment: dict[str, str] | None = None
+    script: str, *arguments: str, size: int = 2, timeout: float = 600, environment: dict[str, str] | None = None
 ) -> list[Ended]:
     """Run `tests/distributed/SCRIPT.py` as `size` processes on this machine and wait for all.
 

@@ -150,3 +150,29 @@ def test_a_place_is_the_users_line_and_operation() -> None:
         "/x/t.py:3 in g: aten::add.Tensor (recomputed)"
     )
     assert place_in_words("arrays[3]") == "arrays[3]"
+
+
+def test_a_collective_that_other_cores_do_is_counted_and_hidden_like_any() -> None:
+    # As tpu7x's SparseCores do them: 64 x 4 bf16 = 512 bytes reduced by 4, so 2 x 512 x 3 / 4 sent.
+    found = estimate(
+        parse("""%called (p: bf16[64,4], t: token[]) -> bf16[64,4] {
+  %t = token[] parameter(1)
+  %p = bf16[64,4]{1,0} parameter(0)
+  ROOT %r = bf16[64,4]{1,0} all-reduce(%p), replica_groups=mesh['axis_0'=4] {'axis_0'}, to_apply=%sum
+}, execution_thread="sparsecore"
+
+ENTRY %main (a: bf16[64,4], b: f32[8,4]) -> bf16[64,4] {
+  %a = bf16[64,4]{1,0} parameter(0)
+  %b = f32[8,4]{1,0} parameter(1)
+  %k = token[] custom-call(), custom_call_target="PrepareAsyncCallDone"
+  %s = ((bf16[64,4]{1,0}, token[]), bf16[64,4]{1,0}) call-start(%a, %k), async_execution_thread="sparsecore", \
+to_apply=%called
+  %m = f32[8,4]{1,0} fusion(%b), kind=kOutput, calls=%f, backend_config={"estimated_cycles":"100"}
+  ROOT %d = bf16[64,4]{1,0} call-done(%s)
+}
+"""),
+        [("fsdp", 4)],
+        speeds(1.0),
+    )
+    assert found.collectives == {("all-reduce", "fsdp"): [1, 768, pytest.approx(768)]}
+    assert (found.compute, found.exposed) == (100, pytest.approx(668))

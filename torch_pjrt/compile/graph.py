@@ -107,6 +107,9 @@ class Convention:
         seen: dict[Node, int] = {}
         places = {out: i for i, out in reversed(list(enumerate(self.outputs))) if isinstance(out, Node)}
         for i, out in enumerate(self.outputs):
+            if out in self.placeholders and is_ragged(out.meta.get("val")):
+                made.append((Makes.ARGUMENT, self.placeholders.index(out), None, 0, None))
+                continue
             if not isinstance(out, Node) or not isinstance(out.meta.get("val"), torch.Tensor):
                 made.append((Makes.CONSTANT, 0, None, 0, _constant(out, sizes)))
                 continue
@@ -118,9 +121,9 @@ class Convention:
         return made
 
     def _recipe(self, out: Node, sizes: Sizes, places: dict[Node, int]) -> OutputTuple:
-        layout = layout_of(out, sizes)
         if out in self.kept:
             return Makes.ARGUMENT, self.placeholders.index(out), None, 0, None
+        layout = layout_of(out, sizes)
         root = self.roots.get(out, out)
         if root is not out:
             offset = sizes.of([out.meta["val"].storage_offset()])[0]
@@ -130,6 +133,11 @@ class Convention:
             return Makes.VIEW_OF_OUTPUT, places[root], layout, offset, None
         kind = Makes.HOST if out.meta["val"].device.type == "cpu" else Makes.RESULT
         return kind, self.results.index(out), _dense(layout), 0, None
+
+
+def is_ragged(size: Any) -> bool:
+    """Whether it is the size of a jagged tensor's ragged dimension, a name and no number: graphs only hand it on."""
+    return isinstance(size, torch.SymInt) and bool(size.node.is_nested_int())
 
 
 def layout_of(node: Node, sizes: Sizes) -> LayoutTuple:
@@ -205,6 +213,8 @@ def _content(copy: Node) -> Node:
 
 def _takes(node: Node, used: bool) -> Takes:
     value = node.meta.get("val")
+    if is_ragged(value):
+        return Takes.NOTHING
     if isinstance(value, (int, torch.SymInt)) and not isinstance(value, bool):
         return Takes.INT
     if not isinstance(value, torch.Tensor) or not used:

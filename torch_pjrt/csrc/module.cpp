@@ -1,4 +1,5 @@
 // The Python module torch_pjrt._C.
+#include "borrow.h"
 #include "compiled.h"
 #include "generator.h"
 #include "guard.h"
@@ -7,7 +8,6 @@
 #include "process_group.h"
 #include "python.h"
 #include "recorder.h"
-#include "sparse.h"
 #include "state.h"
 #include "storage.h"
 

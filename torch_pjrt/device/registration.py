@@ -16,6 +16,8 @@ from .. import _C
 from ..compile.registration import register_lazily
 from ..distributed import registration as distributed
 from ..eager.foreign import take_in_foreign_ops
+from ..eager.jagged_attention import choose_flash_attention
+from ..eager.nested import take_in_nested_tensors
 from ..eager.sparse import take_in_sparse_tensors
 from ..runtime.platform import platform
 from . import interchange, safetensors
@@ -52,6 +54,8 @@ def register_backend() -> None:
     register_lazily(name)
     distributed.register(name)
     take_in_foreign_ops()
+    choose_flash_attention(name)
+    take_in_nested_tensors()
     take_in_sparse_tensors()
     refuse_sharing(name)
     go_by_way_of_the_cpu(name)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -111,6 +111,19 @@ def _converted(op: OpOverload, args: list[Any]) -> list[Any]:
     return [c(a) if c is not None else a for c, a in zip(_converters(op), args, strict=True)]
 
 
+def _numbers_as_tensors(op: OpOverload, args: Sequence[Any]) -> list[Any]:
+    """The arguments with tensors for the numbers that stand for tensors, where Python may not pass numbers.
+
+    Kernels of PyTorch call `gt.Tensor`, say, with a number in a tensor ("wrapped"), and the recorder takes that out.
+    """
+    if torch._C._should_allow_numbers_as_tensors(op._schema.name.partition("::")[2]):
+        return list(args)
+    return [
+        torch.tensor(a) if isinstance(a, (bool, int, float, complex)) and isinstance(of.type, torch.TensorType) else a
+        for a, of in zip(args, op._schema.arguments, strict=True)
+    ]
+
+
 def infer(
     name: str, args: list[Any], template: list[Any]
 ) -> tuple[Call, list[LayoutTuple], list[LayoutTuple | list[LayoutTuple | None] | None]]:
@@ -131,7 +144,7 @@ def infer(
     args = _converted(op, args)
     with torch.no_grad(), _disable_current_modes():
         host_too = op._schema.name.partition("::")[2].rstrip("_") in _TAKE_HOST_NUMBERS
-        metas = [_on_meta(a, host_too=host_too) for a in args]
+        metas = [_on_meta(a, host_too=host_too) for a in _numbers_as_tensors(op, args)]
         given = dict(zip((a.name for a in op._schema.arguments), metas, strict=True))
         dtypes = result_dtypes(op, given)
         check(op, given)

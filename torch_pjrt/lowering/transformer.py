@@ -39,7 +39,8 @@ def transform_bias_rescale_qkv(qkv: Array, qkv_bias: Array, num_heads: int) -> t
     batch, length, width = qkv.shape
     biased = widen(qkv) + widen(qkv_bias)
     parts = biased.reshape(batch, length, 3, num_heads, width // 3 // num_heads).transpose(2, 0, 3, 1, 4)
-    return parts[0] * (1 / math.sqrt(parts.shape[-1])), parts[1], parts[2]
+    query, key, value = (part.astype(qkv.dtype) for part in (parts[0] / math.sqrt(parts.shape[-1]), parts[1], parts[2]))
+    return query, key, value
 
 
 @lower("_native_multi_head_attention")

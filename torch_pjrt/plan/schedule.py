@@ -180,9 +180,12 @@ class _Reader:
         kind = i.opcode.removesuffix("-start")
         if kind in _COLLECTIVES:
             return self._sent(kind, i, i)
-        if i.opcode not in ("fusion", "async-start"):
+        if i.opcode not in ("fusion", "async-start", "call-start"):
             return None
-        inner = self.module.computations.get(i.called().get("calls", ""), [])
+        # What a `call-start` calls runs on other cores: the SparseCores of tpu7x do its collectives.
+        inner = self.module.computations.get(
+            i.called().get("to_apply" if i.opcode == "call-start" else "calls", ""), []
+        )
         found = [k for k in inner if k.opcode.removesuffix("-start") in _COLLECTIVES]
         if not found:
             return None

@@ -37,6 +37,8 @@ class Fit:
         products = [a * b for i, a in enumerate(symbols) for b in symbols[i:]]
         self.candidates: dict[tuple[int, ...], Any] = {}
         for candidate in [*symbols, *sorted(set(candidates), key=lambda e: (e.count_ops(), str(e))), *products]:
+            if not candidate.free_symbols <= set(symbols):
+                continue  # it has the size of something that the program does not compute with
             values = tuple(value_of(candidate, s) for s in samples)
             if len(set(values)) > 1 and all(isinstance(v, int) for v in values):
                 self.candidates.setdefault(values, candidate)  # type: ignore[arg-type]

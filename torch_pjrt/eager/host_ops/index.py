@@ -42,12 +42,6 @@ def repeat_interleave(repeats: Tensor, output_size: int | None = None) -> Tensor
     return torch.searchsorted(ends, places, right=True).to(repeats.dtype)
 
 
-@host_op("aten::_nested_tensor_from_mask_left_aligned")
-def nested_tensor_from_mask_left_aligned(t: Tensor, mask: Tensor) -> bool:
-    """No: `nn.TransformerEncoder` then keeps the padded batch, as the device has no nested tensors."""
-    return False
-
-
 @host_op("aten::equal")
 def equal(self: Tensor, other: Tensor) -> bool:
     if self.shape != other.shape:

@@ -1,4 +1,4 @@
-// Kernels of PyTorch that serve sparse tensors of the device too.
+// Kernels of PyTorch that serve the device's sparse and nested tensors too.
 #pragma once
 
 #include <string>

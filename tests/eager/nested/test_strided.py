@@ -1,0 +1,120 @@
+"""Nested tensors of the strided layout. Expected values are CPU PyTorch's."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+import warnings
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from ..agree import agree, both_raise
+from .parts import apart, no_fallback, sequences, strided, with_gradients
+
+
+@pytest.fixture(autouse=True)
+def _no_prototype_warning() -> Iterator[None]:
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="The PyTorch API of nested tensors is in prototype stage")
+        yield
+
+
+def test_they_are_made_taken_apart_and_moved() -> None:
+    def program(d: str) -> Any:
+        x = strided(d).detach()
+        padded = torch.arange(160.0, device=d).view(4, 5, 8)
+        mask = torch.tensor([[1, 1, 0, 0, 0], [1] * 5, [1, 0, 0, 0, 0], [1, 1, 1, 0, 0]], device=d).bool()
+        made = [
+            x, x.clone(), x.cpu().to(d), x.double(), pickle.loads(pickle.dumps(x)), torch.zeros_like(x),
+            torch.ones_like(x), torch.empty_like(x).copy_(x), torch.nested.as_nested_tensor(sequences(d)), x[1],
+            torch._nested_tensor_from_mask(padded, mask), torch._nested_from_padded_and_nested_example(padded, x),
+            torch.cat([x, x]), x.chunk(2, -1), x.transpose(1, 2).contiguous(), x.unsqueeze(1).squeeze(1), x.values(),
+            x.view(4, -1, 2, 4), torch.nested.to_padded_tensor(x, -1.0, (4, 6, 9)),
+        ]  # fmt: skip
+        return apart(made)
+
+    no_fallback(lambda: agree(program))
+
+
+def test_layers_and_their_gradients() -> None:
+    torch.manual_seed(0)
+    linear, norm = nn.Linear(8, 6), nn.LayerNorm(8)
+    nn.init.normal_(norm.weight)
+    no_fallback(
+        lambda: with_gradients(
+            strided,
+            lambda x: copy.deepcopy(linear).to(x.device)(x),
+            lambda x: copy.deepcopy(norm).to(x.device)(x),
+            lambda x: F.gelu(x) + 2 * x - x / 3,
+            lambda x: F.silu(-x).abs(),
+            lambda x: x.softmax(-1),
+            lambda x: x.sum(-1, keepdim=True),
+            lambda x: x @ x.transpose(1, 2),
+            lambda x: torch.bmm(x, x.transpose(1, 2)),
+            lambda x: x.masked_fill(x > 0, 0.5),
+            lambda x: x.relu().sqrt().isnan(),
+            lambda x: torch.nested.to_padded_tensor(x, 0.0),
+            lambda x: x.unbind(),
+        )
+    )
+
+
+def test_parameters_of_a_norm_have_the_cpus_gradients() -> None:
+    def program(d: str) -> Any:
+        norm = nn.LayerNorm(8).to(d)
+        norm(strided(d)).to_padded_tensor(0.0).square().sum().backward()
+        return [norm.weight.grad, norm.bias.grad]
+
+    agree(program)
+
+
+@pytest.mark.parametrize("half", [False, True])
+def test_attention_modules_in_inference(half: bool) -> None:
+    torch.manual_seed(1)
+    attention = nn.MultiheadAttention(8, 2, batch_first=True).eval()
+    layer = nn.TransformerEncoderLayer(8, 2, 16, batch_first=True).eval()
+
+    def program(d: str) -> Any:
+        with torch.no_grad():
+            x = strided(d).detach()
+            parts = [copy.deepcopy(m).to(d) for m in (attention, layer)]
+            if half:
+                x, parts = x.bfloat16(), [m.bfloat16() for m in parts]
+            return apart([parts[0](x, x, x, need_weights=False)[0], parts[1](x)])
+
+    agree(program, rtol=0.05 if half else None, atol=0.05 if half else None)
+
+
+def test_halves_stay_halves_in_the_projection_of_attention() -> None:
+    def program(d: str) -> Any:
+        bias = torch.ones(24, device=d).bfloat16()
+        padded = torch.ones(2, 3, 24, device=d).bfloat16()
+        nested = strided(d, 24).detach().bfloat16()
+        return [torch._transform_bias_rescale_qkv(x, bias, 2) for x in (padded, nested)]
+
+    agree(program)
+
+
+def test_in_place_and_random() -> None:
+    def program(d: str) -> Any:
+        x = strided(d).detach()
+        x.tanh_()
+        x.mul_(2)
+        x.add_(x)
+        noise = torch.empty_like(x).normal_()
+        return apart([x, x.clone().fill_(3), x.clone().zero_(), noise * 0, F.dropout(x, 0.5) * 0])
+
+    agree(program)
+
+
+def test_what_they_cannot_do_is_refused_as_on_the_cpu() -> None:
+    both_raise(lambda d: strided(d).exp())
+    both_raise(lambda d: F.layer_norm(strided(d), (8,)))
+    both_raise(lambda d: strided(d).sum(0))
+    both_raise(lambda d: strided(d) + torch.ones(8, device=d))
+    both_raise(lambda d: strided(d).narrow(2, 0, 2))
