@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import jax
+import numpy as np
 import pytest
 import torch
 
 from torch_pjrt.lowering import Spec, apply
+from torch_pjrt.lowering.target import Target, compiling_for
 
 from ..conftest import DEVICE
 from .check import check, to_cpu, to_jax
@@ -35,6 +37,25 @@ def test_embedding_backward_of_half_sums_in_float32() -> None:
     spec = Spec((2, 1), torch.bfloat16)
     total = apply(aten.embedding_dense_backward.default, [to_jax(grad), to_jax(indices), 2, -1, False], {}, [spec])
     assert to_cpu(total[0]).tolist() == [[1000.0], [0.0]]
+
+
+def test_each_device_of_a_mesh_sums_the_rows_of_its_own_examples() -> None:
+    """On one device the numbers are CPU PyTorch's; of four each sums a quarter of the rows, and nothing is gathered."""
+    grad, indices = torch.randn(8, 3, 5), torch.randint(0, 7, (8, 3))
+    expected = aten.embedding_dense_backward(grad, indices, 7, 1, False)
+
+    def run(mesh: jax.sharding.Mesh | jax.sharding.AbstractMesh, *arrays: jax.Array) -> list[jax.Array]:
+        with compiling_for(Target("tpu", mesh, ("dp", "fsdp"))):  # type: ignore[arg-type]
+            arguments = [*arrays, 7, 1, False]
+            return apply(aten.embedding_dense_backward.default, arguments, {}, [Spec((7, 5), torch.float32)])
+
+    arrays = [to_jax(grad), to_jax(indices)]
+    alone = jax.sharding.Mesh(np.array(jax.devices()[:1]).reshape(1, 1), ("dp", "fsdp"))
+    torch.testing.assert_close(to_cpu(run(alone, *arrays)[0]), expected)
+    of_four = jax.sharding.AbstractMesh((2, 2), ("dp", "fsdp"))
+    text = str(jax.make_jaxpr(lambda *x: run(of_four, *x))(*arrays))
+    assert "psum" in text and "all_gather" not in text
+    assert "[6,5]" in text and "[24,5]" not in text
 
 
 @pytest.mark.parametrize("norm_type", [1.0, 2.0, float("inf")])

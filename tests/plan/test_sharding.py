@@ -89,6 +89,8 @@ def test_what_the_batch_is_is_seen_from_one_twice_as_large() -> None:
     assert {name for name, _ in found.whole} == {"head.bias"}  # (11,)
     embedding = next(i for i, o in enumerate(one.operations) if o.name == "aten::embedding")
     assert found.batch[embedding, 0] == 0
+    assert [one.operations[i].name for i in found.summed] == ["aten::embedding_dense_backward"]
+    assert not layouts(one, None, mesh).summed
     gradients = [i for i, o in enumerate(one.operations) if o.name == "aten::mm" and o.specs[0].shape == (16, 8)]
     assert gradients
     assert not any((i, 0) in found.batch for i in gradients)

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod
 
-from .tape import Storage, Tape
+from .tape import Operation, Storage, Tape
 
 # Axes along which the batch lies, and of those the ones that also split what the optimizer owns.
 _DATA = ("dp", "data", "replica", "fsdp")
@@ -109,11 +109,13 @@ class Layouts:
         inputs: storage -> split, for those that exist before the step.
         batch: (operation, result) -> the dimension that is the batch, or the batch times something.
         whole: (name, bytes) of parameters that no dimension of can be split along `fsdp`.
+        summed: operations that each device does on its own examples and whose results are then summed.
     """
 
     inputs: dict[int, Split]
     batch: dict[tuple[int, int], int]
     whole: tuple[tuple[str, int], ...]
+    summed: frozenset[int] = frozenset()
 
 
 def layouts(tape: Tape, doubled: Tape | None, mesh: Mesh) -> Layouts:
@@ -140,7 +142,7 @@ def layouts(tape: Tape, doubled: Tape | None, mesh: Mesh) -> Layouts:
                 whole.append((storage.name, storage.nbytes))
         else:
             splits[number] = ((),) * len(storage.base.sizes)
-    return Layouts(splits, _batch_results(tape, doubled, mesh), tuple(whole))
+    return Layouts(splits, _batch_results(tape, doubled, mesh), tuple(whole), _summed(tape, doubled, mesh))
 
 
 def own_layouts(tape: Tape) -> Layouts:
@@ -214,6 +216,22 @@ def _batch_results(tape: Tape, doubled: Tape | None, mesh: Mesh) -> dict[tuple[i
                 if grown is not None and a.shape[grown] % mesh.replicas == 0:
                     found[i, j] = grown
     return found
+
+
+def _summed(tape: Tape, doubled: Tape | None, mesh: Mesh) -> frozenset[int]:
+    """The gradients of embedding tables whose arguments have the batch as their first dimension."""
+    if doubled is None or [o.name for o in doubled.operations] != [o.name for o in tape.operations]:
+        return frozenset()
+
+    def by_example(one: Operation, two: Operation) -> bool:
+        pairs = zip(one.reads(), two.reads(), strict=True)
+        sizes = [(a.view.sizes, b.view.sizes) for a, b in pairs]
+        return all(_grown(a, b) == 0 and a[0] % mesh.replicas == 0 for a, b in sizes)
+
+    pairs = enumerate(zip(tape.operations, doubled.operations, strict=True))
+    return frozenset(
+        i for i, (one, two) in pairs if one.name == "aten::embedding_dense_backward" and by_example(one, two)
+    )
 
 
 def _grown(one: Sequence[int], two: Sequence[int]) -> int | None:

@@ -171,7 +171,7 @@ def _lower(job: Job, devices: Any) -> tuple[Any, list[list[int]]]:
             return None
         if job.mesh.devices == 1 or job.ranks:
             return Target(job.platform)
-        known = job.mesh.replicas == 1 or job.layouts.batch.get((i, 0)) == 0
+        known = job.mesh.replicas == 1 or job.layouts.batch.get((i, 0)) == 0 or i in job.layouts.summed
         heads = tuple(axis for axis in tensor_parallel if axis not in job.mesh.data_axes)
         return Target(job.platform, mesh, job.mesh.data_axes if known else None, heads)
 
