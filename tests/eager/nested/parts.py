@@ -9,7 +9,6 @@ import pytest
 import torch
 from torch import Tensor
 
-from ...conftest import DEVICE
 from ..agree import agree
 
 LENGTHS = (3, 5, 1, 2)
@@ -68,6 +67,3 @@ def alone(q: Tensor, k: Tensor, v: Tensor, **options: Any) -> Tensor:
     """Attention of one sequence, (length, heads, width) each, by PyTorch's formula."""
     attend = torch.nn.functional.scaled_dot_product_attention
     return attend(*(t.transpose(0, 1) for t in (q, k, v)), **options).transpose(0, 1)
-
-
-__all__ = ["DEVICE", "LENGTHS", "alone", "apart", "jagged", "no_fallback", "sequences", "strided", "with_gradients"]
