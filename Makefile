@@ -1,4 +1,5 @@
-# make setup | demo | test | lint | bench | fuzz | soak | architectures | whole-step | sparse | plan-tests | distributed | titan | conformance | clean.
+# make setup | demo | test | lint | bench | fuzz | soak | architectures | whole-step | sparse | quantized | plan-tests | distributed |
+# titan | conformance | clean.
 # Everything is installed into .venv, and only once.
 
 PYTHON ?= python3
@@ -29,7 +30,7 @@ PINS   := torch==$(TORCH) jax==$(JAX)
 STAMPS := .venv/stamps
 FILES  := torch_pjrt tests benchmarks examples setup.py
 
-.PHONY: setup demo test lint bench fuzz soak architectures whole-step sparse plan-tests distributed titan conformance clean
+.PHONY: setup demo test lint bench fuzz soak architectures whole-step sparse quantized plan-tests distributed titan conformance clean
 .DELETE_ON_ERROR:
 
 setup: $(STAMPS)/extension
@@ -86,6 +87,10 @@ plan-tests: setup $(STAMPS)/plan $(STAMPS)/cuda
 distributed: setup
 	JAX_PLATFORMS=cpu $(PY) -m pytest -q $(wildcard tests/distributed/test_*.py) $(addprefix tests/distributed/,$(LONG_RANKS))
 
+# torchao's int8 linear layers. Apart from the other tests: transformers behaves differently where torchao is installed.
+quantized: setup $(STAMPS)/torchao
+	JAX_PLATFORMS=cpu PYTHONPATH=$(CURDIR)/.venv/torchao $(PY) -m pytest -q tests/eager/with_torchao.py
+
 # TorchTitan's own trainer with its debug models on two processes, against CPU and gloo: minutes. It wants triton even
 # where nothing runs on it, and a newer PyTorch, of which it is given what is missing.
 titan: setup $(STAMPS)/titan
@@ -114,6 +119,11 @@ $(STAMPS)/package: pyproject.toml setup.py $(STAMPS)/torch-$(TORCH)-jax-$(JAX)
 
 $(STAMPS)/extension: $(wildcard torch_pjrt/csrc/*) $(STAMPS)/package
 	$(PY) setup.py -q build_ext --inplace
+	@touch $@
+
+$(STAMPS)/torchao: $(STAMPS)/package
+	@echo "installing torchao, in .venv/torchao"
+	$(PIP) --target .venv/torchao --no-deps torchao==0.18.0
 	@touch $@
 
 $(STAMPS)/titan: $(STAMPS)/package
