@@ -3,8 +3,8 @@
     python -m benchmarks.ops [--only mm,softmax] [--rounds 9]
 
 Each takes turns with the others in one process; a call is waited for, so a figure has what it costs to dispatch and to
-wait. "backward" is a forward and a backward pass, with both results; JAX's is a jitted `jax.vjp`. All three give the same numbers, or the
-row says by how much they differ.
+wait. "backward" is a forward and a backward pass, with both results; JAX's is a jitted `jax.vjp`. All three give the
+same numbers, or the row says by how much they differ.
 """
 
 from __future__ import annotations
