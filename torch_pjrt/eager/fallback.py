@@ -11,7 +11,7 @@ from torch._ops import OpOverload
 
 from ..lowering.apply import written
 from ..runtime.metrics import METRICS
-from .infer import _converted, _tensors, op_named
+from .infer import _converted, op_named, tensors_in
 from .source import user_line
 from .sparse.coo import assign
 
@@ -44,7 +44,7 @@ def run_on_cpu(op: OpOverload, args: list[Any]) -> Any:
     """The same for an overload and its arguments as Python has them, all of the schema's."""
     METRICS.fallbacks[op.name()] += 1
     _report(op.name())
-    device = next((t.device for t in _tensors(args) if t.device.type != "cpu"), None)
+    device = next((t.device for t in tensors_in(args) if t.device.type != "cpu"), None)
     copies: dict[int, torch.Tensor] = {}
 
     def to_cpu(x: Any) -> Any:
@@ -71,7 +71,7 @@ def run_on_cpu(op: OpOverload, args: list[Any]) -> Any:
     given = dict(zip(names, args, strict=True))
     computed = dict(zip(names, on_cpu, strict=True))
     for n in written(op):
-        for old, new in zip(_tensors(given[n]), _tensors(computed[n]), strict=True):
+        for old, new in zip(tensors_in(given[n]), tensors_in(computed[n]), strict=True):
             assign(old, new if old.layout == torch.strided else new.to(old.device))
     if not op._schema.returns:
         return None

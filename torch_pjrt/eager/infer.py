@@ -158,15 +158,15 @@ def infer(
                 results = _shapes_of_lowering(op, metas)
             elif isinstance(error, AssertionError):  # PyTorch's references say so where its kernels raise RuntimeError
                 raise RuntimeError(str(error)) from None
-            elif "meta" in str(error) and any(t.device.type == "cpu" for a in metas for t in _tensors(a)):
-                raise RuntimeError(_two_devices(op, args)) from None
+            elif "meta" in str(error) and any(t.device.type == "cpu" for a in metas for t in tensors_in(a)):
+                raise RuntimeError(two_devices(op, args)) from None
             elif dtypes is not None:  # PyTorch takes these dtypes, whatever its meta kernel says
                 results = _run_in_other_dtypes(op, metas, error)
             else:
                 raise
         results = _in_dtypes(results, dtypes)
     results = in_format(name, given, results)
-    changed = [t for n in written(op) for t in _tensors(given[n])]
+    changed = [t for n in written(op) for t in tensors_in(given[n])]
     _check_shapes_kept(op, args, given)
     changed = _restrided(op, args, given, changed)
     fresh: list[Any] = []
@@ -190,7 +190,7 @@ def _check_shapes_kept(op: OpOverload, args: list[Any], by_name: dict[str, Any])
     for a, given in zip(op._schema.arguments, args, strict=True):
         if a.alias_info is None or not a.alias_info.is_write or a.is_out:
             continue
-        for before, after in zip(_tensors(given), _tensors(by_name[a.name]), strict=True):
+        for before, after in zip(tensors_in(given), tensors_in(by_name[a.name]), strict=True):
             if before.shape != after.shape:
                 raise RuntimeError(
                     f"output with shape {list(before.shape)} doesn't match the broadcast shape {list(after.shape)}"
@@ -205,7 +205,9 @@ def _restrided(
     A meta kernel resizes its output to contiguous strides; the CPU's gives it those of the functional result, the
     transposed ones of `sin(x.t())`, say.
     """
-    before = [t for a, x in zip(op._schema.arguments, args, strict=True) if a.name in written(op) for t in _tensors(x)]
+    before = [
+        t for a, x in zip(op._schema.arguments, args, strict=True) if a.name in written(op) for t in tensors_in(x)
+    ]
     if all(b.shape == t.shape for b, t in zip(before, changed, strict=True)):
         return changed
     twin = functional_twin(op)
@@ -327,18 +329,19 @@ def _shapes_of_lowering(op: OpOverload, metas: list[Any]) -> Any:
 def _resized_outputs(op: OpOverload, twin: OpOverload, metas: list[Any]) -> list[torch.Tensor]:
     """The `out=` tensors of an op without a meta kernel, in the shapes that its functional form's lowering gives."""
     by_name = dict(zip((a.name for a in op._schema.arguments), metas, strict=True))
-    results = _tensors(
+    results = tensors_in(
         _shapes_of_lowering(twin, [by_name.get(a.name, a.default_value) for a in twin._schema.arguments])
     )
-    outs = [t for n in written(op) for t in _tensors(by_name[n])]
+    outs = [t for n in written(op) for t in tensors_in(by_name[n])]
     for out, result in zip(outs, results, strict=True):
         if out.shape != result.shape:
             out.resize_(result.shape)
     return outs
 
 
-def _two_devices(op: OpOverload, args: list[Any]) -> str:
-    devices = list(dict.fromkeys(str(t.device) for a in args for t in _tensors(a)))
+def two_devices(op: OpOverload, args: Sequence[Any]) -> str:
+    """The message for tensors on more than one device."""
+    devices = list(dict.fromkeys(str(t.device) for a in args for t in tensors_in(a)))
     return (
         f"Expected all tensors to be on the same device, but found at least two devices, {' and '.join(devices)}! "
         f"(when recording {op.name()})"
@@ -356,10 +359,11 @@ def _on_meta(x: Any, *, host_too: bool = False) -> Any:
     return x
 
 
-def _tensors(x: Any) -> list[torch.Tensor]:
+def tensors_in(x: Any) -> list[torch.Tensor]:
+    """The tensors in an argument, or in a list of arguments."""
     if isinstance(x, torch.Tensor):
         return [x]
-    return [t for i in x for t in _tensors(i)] if isinstance(x, (list, tuple)) else []
+    return [t for i in x for t in tensors_in(i)] if isinstance(x, (list, tuple)) else []
 
 
 def _layout(t: torch.Tensor | None) -> LayoutTuple | None:

@@ -7,6 +7,7 @@ import subprocess
 import sys
 from typing import Any
 
+import pytest
 import torch
 from torch import Tensor, nn
 
@@ -116,3 +117,18 @@ def test_every_kernel_of_ours_is_registered_and_import_torch_imports_none() -> N
     loaded = "import sys, torch; print(sorted({'jax', 'torch_pjrt.eager.sparse.kernels'} & sys.modules.keys()))"
     done = subprocess.run([sys.executable, "-c", loaded], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+def test_tensors_on_two_devices_are_refused() -> None:
+    x, y = coalesced(DEVICE), coalesced("cpu")
+    dense = counting("cpu", 3, 2)
+    for program in (
+        lambda: x + y,
+        lambda: torch.smm(x, dense),
+        lambda: torch.sspaddmm(x, x.t(), dense),
+        lambda: torch.mm(x, dense.to(DEVICE), out=torch.empty(2, 2)),
+        lambda: x.to_sparse_csr() @ dense,
+    ):
+        with pytest.raises(RuntimeError, match=r"same device|two devices"):
+            program()
+    assert (x * torch.tensor(2.0)).to_dense().cpu().equal(y.to_dense() * 2)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
 from torch._ops import OpOverload
 
 from ..fallback import run_on_cpu
-from ..infer import op_named
+from ..infer import op_named, tensors_in, two_devices
 from . import (
     add,
     coalesce,
@@ -39,6 +40,7 @@ def kernel(name: str, key: str) -> Kernel:
 
     @functools.wraps(own)
     def checked(*args: Any, **kwargs: Any) -> Any:
+        _refuse_two_devices(op, args, kwargs)
         refuse_what_cpu_refuses(op, args, kwargs)
         result = own(*args, **kwargs)
         return _on_cpu(op, *args, **kwargs) if result is NotImplemented else result
@@ -54,7 +56,15 @@ def elsewhere(source: str, op: OpOverload, *args: Any, **kwargs: Any) -> Any:
             f"Could not run '{op.name()}' with arguments from the '{source.removesuffix('CPU')}{name}' backend: "
             "PyTorch has no kernel of it for sparse tensors, on the CPU neither"
         )
+    _refuse_two_devices(op, args, kwargs)
     return _on_cpu(op, *args, **kwargs)
+
+
+def _refuse_two_devices(op: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+    """Raise as for dense tensors; a number may lie on the host."""
+    given = [*args, *kwargs.values()]
+    if len({t.device for t in tensors_in(given) if t.dim() or t.device.type != "cpu"}) > 1:
+        raise RuntimeError(two_devices(op, given))
 
 
 def _on_cpu(op: OpOverload, *args: Any, **kwargs: Any) -> Any:

@@ -27,7 +27,11 @@ def refuse_what_cpu_refuses(op: OpOverload, args: tuple[Any, ...], kwargs: dict[
     """Raise what CPU PyTorch raises for this call but for its numbers; half types are taken where float32 is."""
     tensors = [t for t in tree_leaves((args, kwargs)) if isinstance(t, Tensor)]
     same = len({id(t) for t in tensors})
-    key = (op, same, *map(_signature, args), *((name, _signature(value)) for name, value in kwargs.items()))
+    numbers = {
+        a.name for a in op._schema.arguments if isinstance(a.type, torch.NumberType)
+    }  # whose values don't matter
+    named = {a.name: x for a, x in zip(op._schema.arguments, args, strict=False)} | kwargs
+    key = (op, same, *((n, type(x) if n in numbers else _signature(x)) for n, x in named.items()))
     if key in _PASSED:
         return
     # A block's size divides others, and would not divide the smaller ones in their place.
@@ -74,7 +78,7 @@ def _signature(x: Any) -> Any:
         return x.layout, x.dtype, x.shape, *_parts(x)
     if isinstance(x, (list, tuple)):
         return tuple(map(_signature, x))
-    return type(x) if isinstance(x, (float, complex)) else x
+    return type(x) if isinstance(x, (float, complex)) else (type(x), x)  # True is no 1
 
 
 def _parts(x: Tensor) -> tuple[Any, ...]:
