@@ -196,9 +196,15 @@ def read_convention(gm: GraphModule) -> Convention:
     device, drawn = device_of(nodes), sum(draws(n) for n in nodes)
     asserted = [n for n in nodes if asserts(n)]
     convention = Convention(placeholders, [], written, results, returned, device, drawn, roots, asserted)
-    needed = convention.needed()
+    needed = convention.needed() | {root for out, root in roots.items() if root in kept and _symbolic(out)}
     convention.takes = [_takes(n, i in written or n in needed) for i, n in enumerate(placeholders)]
     return convention
+
+
+def _symbolic(view: Node) -> bool:
+    """Whether how the view lies depends on sizes, which its argument tells: so that is read, whoever else needs it."""
+    fake = view.meta["val"]
+    return any(isinstance(n, torch.SymInt) for n in (*fake.shape, *fake.stride(), fake.storage_offset()))
 
 
 def _content(copy: Node) -> Node:

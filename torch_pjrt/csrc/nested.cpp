@@ -6,10 +6,28 @@
 namespace torch_pjrt {
 namespace {
 
+// PyTorch's kernels read them where they are.
+void check_on_host(const at::Tensor& sizes, const char* op, const char* argument) {
+  TORCH_CHECK(sizes.is_cpu(), op, ": ", argument, " must be a CPU tensor, got one on ", sizes.device());
+}
+
+at::Tensor from_padded(const at::Tensor& padded, const at::Tensor& sizes, bool fuse_transform_0213) {
+  check_on_host(sizes, "_nested_from_padded", "cpu_nested_shape_example");
+  return at::native::nested_from_padded_generic(padded, sizes, fuse_transform_0213);
+}
+
+at::Tensor view_from_buffer(
+    const at::Tensor& buffer, const at::Tensor& sizes, const at::Tensor& strides, const at::Tensor& offsets) {
+  check_on_host(sizes, "_nested_view_from_buffer", "nested_size");
+  check_on_host(strides, "_nested_view_from_buffer", "nested_strides");
+  check_on_host(offsets, "_nested_view_from_buffer", "offsets");
+  return at::native::_nested_view_from_buffer(buffer, sizes, strides, offsets);
+}
+
 TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
-  m.impl("_nested_from_padded", at::native::nested_from_padded_generic);
+  m.impl("_nested_from_padded", from_padded);
   m.impl("_nested_tensor_from_mask", at::native::NestedTensor_nested_tensor_from_mask);
-  m.impl("_nested_view_from_buffer", at::native::_nested_view_from_buffer);
+  m.impl("_nested_view_from_buffer", view_from_buffer);
 }
 
 } // namespace

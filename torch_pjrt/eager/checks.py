@@ -205,6 +205,34 @@ def _check_bucketize(given: Mapping[str, Any]) -> None:
         raise RuntimeError(f"boundaries tensor must be 1 dimension, but got dim({given['boundaries'].dim()})")
 
 
+@_refuse_for("_flash_attention_forward", "_flash_attention_forward_no_dropout_inplace")
+def _check_flash_attention(given: Mapping[str, Any]) -> None:
+    name = "_flash_attention_forward"
+    for argument in ("alibi_slopes", "block_table"):
+        if given[argument] is not None:
+            raise NotImplementedError(f"{name}(): {argument} is not supported on this device")
+    if given["return_debug_mask"]:
+        raise NotImplementedError(f"{name}(): return_debug_mask=True is not supported on this device")
+    query, key, value = (given[n] for n in ("query", "key", "value"))
+    first, second = given["cum_seq_q"], given["cum_seq_k"]
+    if (first is None) != (second is None) or (first is not None and first.shape != second.shape):
+        told = [None if t is None else tuple(t.shape) for t in (first, second)]
+        raise RuntimeError(f"{name}(): cum_seq_q and cum_seq_k must be of as many sequences, got shapes {told}")
+    if query.dim() != (4 if first is None else 3) or not query.dim() == key.dim() == value.dim():
+        raise RuntimeError(f"{name}(): query, key and value of {query.dim()}, {key.dim()} and {value.dim()} dimensions")
+    if (
+        query.shape[-1] != key.shape[-1]
+        or key.shape[:-1] != value.shape[:-1]
+        or query.shape[-2] % max(key.shape[-2], 1)
+    ):
+        shapes = ", ".join(str(tuple(t.shape)) for t in (query, key, value))
+        raise RuntimeError(f"{name}(): the shapes of query, key and value do not fit each other: {shapes}")
+    if not query.is_floating_point() or not query.dtype == key.dtype == value.dtype:
+        raise RuntimeError(f"{name}(): query, key and value are {query.dtype}, {key.dtype} and {value.dtype}")
+    if not 0 <= given["dropout_p"] <= 1:
+        raise RuntimeError(f"{name}(): dropout_p is {given['dropout_p']}, expected a probability")
+
+
 @_refuse_for("multinomial")
 def _check_multinomial(given: Mapping[str, Any]) -> None:
     samples, choices = given["num_samples"], given["self"].shape[-1:]

@@ -2,8 +2,8 @@
 
 Their sizes and offsets are CPU tensors, and PyTorch's kernels for nested CPU tensors call other ops on the buffer or on
 each of the tensors in it. So those serve the device as they are, but for a few that read memory, which are composed
-here. The jagged layout, which PyTorch recommends, is a Python class over dense tensors and needs none of this; its
-attention is in `jagged_attention.py`.
+here. The jagged layout, which PyTorch recommends, is a Python class over dense tensors and needs none of this, but for
+attention by PyTorch's formula; its other attention is in `jagged_attention.py`.
 """
 
 from __future__ import annotations
@@ -42,6 +42,13 @@ def native_layer_norm(
     """(normalized, means, reciprocal deviations) over the last dimensions, which are the same in all tensors."""
     if weight is None or bias is None:
         raise ValueError("NestedTensor layer_norm requires weight and bias")
+    _require_contiguous("layer_norm", input)
+    sizes, wanted = input._nested_tensor_size(), torch.tensor(list(normalized_shape))
+    if len(normalized_shape) > sizes.shape[-1] or not (sizes[:, -len(normalized_shape) :] == wanted).all():
+        raise RuntimeError(
+            f"layer_norm: normalized_shape={list(normalized_shape)} must be the last dimensions of every tensor, the "
+            f"sizes are {sizes.tolist()}"
+        )
     rows = input.values().view(-1, *normalized_shape)
     out, mean, rstd = torch.native_layer_norm(rows, normalized_shape, weight, bias, eps)
     return _like(input, out), mean.view(-1), rstd.view(-1)
@@ -71,6 +78,9 @@ def sum_dim(
     self: Tensor, dim: Sequence[int] | None, keepdim: bool = False, *, dtype: torch.dtype | None = None
 ) -> Tensor:
     """The sum over the last dimension, which is kept, as in PyTorch's kernel."""
+    _require_contiguous("sum", self)
+    if dtype is not None or self.is_complex():
+        raise RuntimeError("sum of a nested tensor of the strided layout takes no dtype and no complex numbers")
     if dim is None or len(dim) != 1 or dim[0] not in (-1, self.dim() - 1) or not keepdim:
         raise RuntimeError(
             f"sum of a nested tensor of the strided layout goes over its last dimension with keepdim=True, got "
@@ -86,12 +96,13 @@ def nested_sum_backward(grad: Tensor, self: Tensor, dim: Sequence[int] | None, k
 
 
 def transform_bias_rescale_qkv(qkv: Tensor, qkv_bias: Tensor, num_heads: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Query, key and value (B, heads, longest, D / heads), the query times sqrt(heads / D); zeros as padding."""
-    padded = qkv.to_padded_tensor(0.0)
-    there = torch._nested_tensor_from_tensor_list([t.new_ones(len(t), 1) for t in qkv.unbind()]).to_padded_tensor(0.0)
-    parts = torch._transform_bias_rescale_qkv(padded, qkv_bias, num_heads)
-    query, key, value = (part * there[:, None] for part in parts)
-    return query, key, value
+    """Query, key and value (B, heads, longest, D / heads), the query times sqrt(heads / D), of padded `qkv`."""
+    return torch._transform_bias_rescale_qkv(qkv.to_padded_tensor(0.0), qkv_bias, num_heads)
+
+
+def _require_contiguous(what: str, nested: Tensor) -> None:
+    if not nested.is_contiguous():
+        raise RuntimeError(f"{what} of a nested tensor of the strided layout: it must be contiguous")
 
 
 def _like(nested: Tensor, values: Tensor) -> Tensor:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import jax.numpy as jnp
+import numpy as np
 from jax import Array
 
 from .check import require
@@ -40,7 +42,17 @@ def padded(x: Array, cumulative: Array, longest: int, fill: float = 0) -> Array:
     """(tokens, ...) as (sequences, longest, ...), of the sequences that begin and end where `cumulative` says."""
     rows = cumulative[:-1, None] + jnp.arange(longest, dtype=cumulative.dtype)
     there = rows < cumulative[1:, None]
-    return x.at[jnp.where(there, rows, x.shape[0])].get(mode="fill", fill_value=fill)
+    return x.at[jnp.where(there, rows, x.shape[0])].get(mode="fill", fill_value=_as(fill, x.dtype))
+
+
+def _as(fill: float, dtype: np.dtype) -> float | int | bool:
+    """The number in a dtype; infinities are the ends of integers and bools, which a maximum begins with."""
+    if jnp.issubdtype(dtype, jnp.inexact):
+        return fill
+    if math.isinf(fill):
+        ends = (False, True) if dtype == np.bool_ else (jnp.iinfo(dtype).min, jnp.iinfo(dtype).max)
+        return ends[fill > 0]
+    return bool(fill) if dtype == np.bool_ or math.isnan(fill) else int(fill)
 
 
 def packed(x: Array, cumulative: Array, tokens: int) -> Array:

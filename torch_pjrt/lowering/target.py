@@ -22,7 +22,8 @@ class Target:
     Attributes:
         platform: as JAX names it: "cpu", "tpu".
         mesh: the devices that the program is partitioned over; None if it is one device's.
-        batch: axes of the mesh that dimension 0 of an attention's operands lies along; None if that is not known.
+        batch: axes of the mesh that dimension 0 of the operands of an attention, or of a table's gradient, lies along;
+            None if that is not known.
         heads: axes that its heads lie along.
         copies: of a program that XLA's partitioner spreads as its arguments lie: how an array lies of which each device
             has a copy; None of others.

@@ -8,6 +8,7 @@ attention, a causal mask of sequences of unequal lengths lets the last query see
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
@@ -15,6 +16,7 @@ from jax import Array, lax
 
 from . import jagged
 from .attention import attend, fused_attention_backward
+from .check import require
 from .registry import lower
 
 
@@ -50,10 +52,12 @@ def flash_attention_forward(
         window_size_left: how many keys before its own a query sees; None or -1: all.
         seqused_k: (sequences,), how many keys of each sequence are there.
 
-    Raises NotImplementedError for `alibi_slopes`, `block_table` and the debug mask.
+    `alibi_slopes`, `block_table` and the debug mask are refused before (`eager/checks.py`).
     """
     if alibi_slopes is not None or block_table is not None or return_debug_mask:
         raise NotImplementedError("aten::_flash_attention_forward with alibi_slopes, block_table or return_debug_mask")
+    _require_sequences("query", query, cum_seq_q, max_q)
+    _require_sequences("key", key_, cum_seq_k, max_k)
     padded_q, lengths_q, pack = _padded(query, cum_seq_q, max_q)
     padded_k, lengths_k, _ = _padded(key_, cum_seq_k, max_k)
     padded_v, _, _ = _padded(value, cum_seq_k, max_k)
@@ -68,6 +72,12 @@ def flash_attention_forward(
     return [pack(out), logsumexp, halves, nothing, jnp.zeros(0, query.dtype)]
 
 
+@lower("_flash_attention_forward_no_dropout_inplace")
+def flash_attention_forward_into(out: Array, *arguments: Any, **options: Any) -> list[Array]:
+    """[what `out` becomes, logsumexp] of the same arguments."""
+    return flash_attention_forward(*arguments, **options, key=None)[:2]
+
+
 @lower("_flash_attention_backward")
 def flash_attention_backward(
     grad_out: Array,
@@ -76,8 +86,8 @@ def flash_attention_backward(
     value: Array,
     out: Array,
     logsumexp: Array,
-    cum_seq_q: Array,
-    cum_seq_k: Array,
+    cum_seq_q: Array | None,
+    cum_seq_k: Array | None,
     max_q: int,
     max_k: int,
     dropout_p: float,
@@ -99,7 +109,7 @@ def flash_attention_backward(
                  window_size_right)  # fmt: skip
     if query.dtype == np.float64:  # for which that of the forward pass, a float32, is too coarse
         padded_sum = attend(padded_q, padded_k, padded_v, mask, False, scale, 0.0, None)[1]
-    elif cum_seq_q.size:
+    elif cum_seq_q is not None and cum_seq_q.size:
         padded_sum = _padded(logsumexp.T[..., None], cum_seq_q, max_q)[0][..., 0]
     else:
         padded_sum = logsumexp
@@ -108,7 +118,17 @@ def flash_attention_backward(
         padded_grad, padded_q, padded_k, padded_v, mask, (True, True, True, False), padded_out, padded_sum, None, None,
         0, 0, dropout_p, False, seed[0], seed[1], scale,
     )  # fmt: skip
-    return [pack(grad) for pack, grad in zip((pack_q, pack_k, pack_v), grads, strict=False)]
+    return [pack(grad) for pack, grad in zip((pack_q, pack_k, pack_v), grads[:3], strict=True)]
+
+
+def _require_sequences(name: str, x: Array, cumulative: Array | None, longest: int) -> None:
+    if cumulative is None or not cumulative.size:
+        return
+    what = f"_flash_attention_forward(): the {name} has"
+    require(cumulative[-1] <= x.shape[0], f"{what} {x.shape[0]} tokens, fewer than its sequences end at")
+    require(
+        jnp.diff(cumulative) <= longest, f"{what} a sequence longer than {longest}, which is said to be the longest"
+    )
 
 
 def _padded(x: Array, cumulative: Array | None, longest: int) -> tuple[Array, Array, Callable[[Array], Array]]:

@@ -38,8 +38,8 @@ def download(array: jax.Array) -> torch.Tensor:
     until_ready(array)
     host = np.asarray(array)
     METRICS.bytes_to_host += host.nbytes
-    if not host.flags.writeable and host.size:
-        host = _writeable(np.ascontiguousarray(host)).reshape(host.shape)
+    if not host.flags.writeable:
+        host = _writeable(np.ascontiguousarray(host)).reshape(host.shape) if host.size else host.copy()
     return host_view(host)
 
 

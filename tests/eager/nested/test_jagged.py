@@ -169,6 +169,72 @@ def test_compiled_graphs_take_and_give_jagged_tensors() -> None:
         torch.testing.assert_close(found[1], found[0])
 
 
+def test_compiled_graphs_take_batches_of_other_lengths_without_another_program() -> None:
+    """The total length and the longest are padded as any size that varies (compile/padded.py)."""
+
+    def attended(x: Tensor) -> Tensor:
+        q = x.unflatten(-1, (2, 4)).transpose(1, 2)
+        return F.gelu(F.scaled_dot_product_attention(q, q, q, is_causal=True).transpose(1, 2).flatten(-2))
+
+    torch._dynamo.reset()
+    module = getattr(torch, DEVICE)
+    module.compiler.reset()
+    compiled = torch.compile(attended, backend="pjrt", fullgraph=True)
+    for lengths in ((6, 4), (8, 5), (8, 7), (7, 8), (8, 6)):
+        x = jagged(DEVICE, lengths=lengths).detach()
+        torch.testing.assert_close(compiled(x).values(), attended(x).values())
+    (graph,) = module.compiler.report().graphs
+    assert graph.not_padded is None
+    assert [p.padded for p in graph.programs] == [False, True]  # the first batch's own; up to 16 tokens, 8 in each
+
+
+def test_attention_of_other_keys_is_that_of_each_sequence() -> None:
+    queries, keys = (3, 1, 4), (2, 5, 3)
+    q, k, v = (
+        torch.nested.nested_tensor(
+            [t.unflatten(-1, (2, 4)) for t in sequences(DEVICE, 8, lengths)], layout=torch.jagged
+        )
+        for lengths in (queries, keys, keys)
+    )
+    attend = F.scaled_dot_product_attention
+    got = attend(*(t.transpose(1, 2) for t in (q, k, 2 * v)), scale=0.3).transpose(1, 2).unbind()
+    for out, a, b in zip(got, q.unbind(), k.unbind(), strict=True):
+        torch.testing.assert_close(out.cpu(), alone(a.cpu(), b.cpu(), 2 * b.cpu(), scale=0.3))
+    with pytest.raises(RuntimeError, match="different lengths"):
+        other = torch.nested.nested_tensor([torch.ones(n, 2, 4) for n in (5, 2, 3)], layout=torch.jagged, device=DEVICE)
+        attend(*(t.transpose(1, 2) for t in (q, k, other))).values().cpu()
+    with pytest.raises(RuntimeError, match="as many sequences and tokens"):
+        attend(*(t.transpose(1, 2) for t in (q, k, q)))
+
+
+def test_attention_refuses_what_it_refuses_on_the_cpu() -> None:
+    def holes(d: str) -> Any:
+        offsets, lengths = torch.tensor([0, 5, 10], device=d), torch.tensor([2, 4], device=d)
+        x = torch.nested.nested_tensor_from_jagged(torch.ones(10, 2, 8, device=d), offsets, lengths=lengths)
+        return F.scaled_dot_product_attention(*[x.transpose(1, 2)] * 3)
+
+    def of(d: str, dtype: torch.dtype = torch.float32, **options: Any) -> Any:
+        parts = [torch.ones(n, 2, 8, dtype=dtype) for n in (3, 2)]
+        x = torch.nested.nested_tensor(parts, layout=torch.jagged, device=d).transpose(1, 2)
+        return F.scaled_dot_product_attention(x, x, x, **options).values()
+
+    both_raise(holes)
+    both_raise(lambda d: F.scaled_dot_product_attention(*[jagged(d)] * 3))
+    both_raise(lambda d: of(d, torch.int64))
+    both_raise(lambda d: of(d, dropout_p=1.5))
+
+
+def test_padding_with_infinities_is_the_end_of_integers_and_bools() -> None:
+    def program(d: str) -> Any:
+        b = [torch.tensor([[False, True]]), torch.tensor([[False, False], [False, True]])]
+        x = torch.nested.nested_tensor(b, layout=torch.jagged).to(d)
+        whole = torch.nested.nested_tensor([t.long() for t in b], layout=torch.jagged).to(d)
+        ends = [torch.nested.to_padded_tensor(t, e) for t in (x, whole) for e in (float("inf"), float("-inf"), 2.0)]
+        return [x.amax(1), x.amin(1), whole.amax(1), *ends]
+
+    agree(program)
+
+
 def test_what_jagged_tensors_cannot_do_is_refused_as_on_the_cpu() -> None:
     both_raise(lambda d: jagged(d)[torch.tensor([1, 0], device=d)])
     both_raise(lambda d: jagged(d) + jagged(d, lengths=(1, 2, 3, 4)))

@@ -13,6 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
+from ...conftest import DEVICE
 from ..agree import agree, both_raise
 from .parts import apart, no_fallback, sequences, strided, with_gradients
 
@@ -116,5 +117,15 @@ def test_what_they_cannot_do_is_refused_as_on_the_cpu() -> None:
     both_raise(lambda d: strided(d).exp())
     both_raise(lambda d: F.layer_norm(strided(d), (8,)))
     both_raise(lambda d: strided(d).sum(0))
+    both_raise(lambda d: strided(d).sum(-1, keepdim=True, dtype=torch.float64))
+    both_raise(lambda d: strided(d).transpose(1, 2).sum(-1, keepdim=True))
+    ones = [torch.ones(n, device=d) for d in ("cpu", DEVICE) for n in (4, 8)]
+    both_raise(lambda d: F.layer_norm(strided(d), (4,), *[ones[0] if d == "cpu" else ones[2]] * 2))
+    both_raise(lambda d: F.layer_norm(strided(d).transpose(1, 2), (8,), *[ones[1] if d == "cpu" else ones[3]] * 2))
+    sizes = torch.tensor([[2, 4], [3, 4]], device=DEVICE)
+    with pytest.raises(RuntimeError, match="must be a CPU tensor"):
+        torch._nested_from_padded(torch.ones(2, 3, 4, device=DEVICE), sizes)
+    with pytest.raises(RuntimeError, match="must be a CPU tensor"):
+        torch._nested_view_from_buffer(torch.ones(24, device=DEVICE), sizes, sizes, sizes[:, 0])
     both_raise(lambda d: strided(d) + torch.ones(8, device=d))
     both_raise(lambda d: strided(d).narrow(2, 0, 2))
