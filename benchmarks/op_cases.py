@@ -47,14 +47,13 @@ def _binary(name: str, torch_fn: Callable[..., Tensor], jax_fn: Callable[..., An
     return Case(name, torch_fn, jax_fn, [TOKENS, TOKENS])
 
 
-def _conv(dims: int, **settings: Any) -> Callable[..., Any]:
+def _conv(dims: int, stride: int = 1, groups: int = 1) -> Callable[..., Any]:
     order = ("NCH", "OIH", "NCH") if dims == 1 else ("NCHW", "OIHW", "NCHW")
 
     def conv(x: Any, w: Any) -> Any:
-        padding = [(1, 1)] * dims
-        strides = settings.get("strides", (1,) * dims)
-        groups = settings.get("groups", 1)
-        return lax.conv_general_dilated(x, w, strides, padding, dimension_numbers=order, feature_group_count=groups)
+        return lax.conv_general_dilated(
+            x, w, [stride] * dims, [(1, 1)] * dims, dimension_numbers=order, feature_group_count=groups
+        )
 
     return conv
 
@@ -62,9 +61,7 @@ def _conv(dims: int, **settings: Any) -> Callable[..., Any]:
 def _conv_transpose(x: Any, w: Any) -> Any:
     flipped = jnp.flip(w, (2, 3)).swapaxes(0, 1)
     order = ("NCHW", "OIHW", "NCHW")
-    return lax.conv_general_dilated(x, flipped, (1, 1), [(0, 0)] * 2, lhs_dilation=(2, 2), rhs_dilation=(1, 1),
-                                    dimension_numbers=order) if w.shape[2] == 1 else lax.conv_general_dilated(
-        x, flipped, (1, 1), [(1, 1)] * 2, lhs_dilation=(2, 2), dimension_numbers=order)  # fmt: skip
+    return lax.conv_general_dilated(x, flipped, (1, 1), [(1, 1)] * 2, lhs_dilation=(2, 2), dimension_numbers=order)
 
 
 def _pool(kind: str) -> Callable[..., Any]:
@@ -101,8 +98,8 @@ def _cross_entropy(x: Any, target: Any) -> Any:
     return -jnp.take_along_axis(jax.nn.log_softmax(x, -1), target[:, None], 1).mean()
 
 
-def _indices(*shape: int, below: int = ROWS) -> Callable[[], list[Tensor]]:
-    return lambda: [torch.randint(0, below, shape, generator=torch.Generator().manual_seed(0))]
+def _indices(*shape: int) -> Callable[[], list[Tensor]]:
+    return lambda: [torch.randint(0, ROWS, shape, generator=torch.Generator().manual_seed(0))]
 
 
 def _mask() -> list[Tensor]:
@@ -124,7 +121,7 @@ CASES = (
          [HEADS] * 3),
     # Convolutions and pools
     Case("conv2d", lambda x, w: F.conv2d(x, w, padding=1), _conv(2), [IMAGES, (64, 64, 3, 3)]),
-    Case("conv2d, stride 2", lambda x, w: F.conv2d(x, w, padding=1, stride=2), _conv(2, strides=(2, 2)),
+    Case("conv2d, stride 2", lambda x, w: F.conv2d(x, w, padding=1, stride=2), _conv(2, stride=2),
          [IMAGES, (64, 64, 3, 3)]),
     Case("conv2d, depthwise", lambda x, w: F.conv2d(x, w, padding=1, groups=64), _conv(2, groups=64),
          [IMAGES, (64, 1, 3, 3)]),

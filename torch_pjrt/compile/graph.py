@@ -107,7 +107,7 @@ class Convention:
         seen: dict[Node, int] = {}
         places = {out: i for i, out in reversed(list(enumerate(self.outputs))) if isinstance(out, Node)}
         for i, out in enumerate(self.outputs):
-            if out in self.placeholders and is_ragged(out.meta.get("val")):
+            if isinstance(out, Node) and is_ragged(out.meta.get("val")) and out in self.placeholders:
                 made.append((Makes.ARGUMENT, self.placeholders.index(out), None, 0, None))
                 continue
             if not isinstance(out, Node) or not isinstance(out.meta.get("val"), torch.Tensor):

@@ -86,7 +86,7 @@ def sum_dim(
             f"sum of a nested tensor of the strided layout goes over its last dimension with keepdim=True, got "
             f"dim={dim}, keepdim={keepdim}"
         )
-    return torch._nested_tensor_from_tensor_list([t.sum(-1, keepdim=True, dtype=dtype) for t in self.unbind()])
+    return torch._nested_tensor_from_tensor_list([t.sum(-1, keepdim=True) for t in self.unbind()])
 
 
 def nested_sum_backward(grad: Tensor, self: Tensor, dim: Sequence[int] | None, keepdim: bool = False) -> Tensor:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from math import prod
-
 import jax
 import jax.numpy as jnp
 from jax import Array, lax
@@ -39,7 +37,7 @@ def embedding_dense_backward(
     on = target()
     if on is None or on.mesh is None or not on.batch or scale_grad_by_freq:
         return table(grad_output, indices)
-    if not indices.ndim or indices.shape[0] % prod(on.mesh.shape[axis] for axis in on.batch):
+    if not indices.ndim or indices.shape[0] % on.size(on.batch):
         return table(grad_output, indices)
     # Each device has a table of its own examples. XLA's partitioner, where the table is split by rows, would gather all
     # gradients on all devices: of 64 x 4,096 tokens 4 GiB on each.

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
-from math import prod
 from typing import Any
 
 import jax
@@ -17,7 +16,7 @@ import jax.numpy as jnp
 from jax import Array
 from jax.sharding import PartitionSpec
 
-from .target import Target, target
+from .target import target
 
 # The largest that divides a length is its block: 2,048 is refused by v5e's compiler for want of memory on the chip.
 _BLOCKS = (1024, 512, 256, 128)
@@ -39,7 +38,7 @@ def fits(query: Array, key: Array, value: Array, bias: Array | None, dropout_p: 
         return False
     if any(n < _SHORTEST or n % _BLOCKS[-1] for n in (query.shape[2], key.shape[2])):
         return False
-    return on.mesh is None or (on.batch is not None and query.shape[0] % _size(on, on.batch) == 0)
+    return on.mesh is None or (on.batch is not None and query.shape[0] % on.size(on.batch) == 0)
 
 
 def forward(query: Array, key: Array, value: Array, is_causal: bool, factor: float) -> tuple[Array, Array]:
@@ -144,12 +143,7 @@ def _spread(part: Callable[..., Any], heads: int) -> Callable[..., Any]:
     if on is None or on.mesh is None:
         return narrow
     assert on.batch is not None
-    along = on.heads if heads % _size(on, on.heads) == 0 else ()
+    along = on.heads if heads % on.size(on.heads) == 0 else ()
     spec = PartitionSpec(on.batch or None, along or None)
     spread: Callable[..., Any] = jax.shard_map(narrow, mesh=on.mesh, in_specs=spec, out_specs=spec, check_vma=False)
     return spread
-
-
-def _size(on: Target, axes: Sequence[str]) -> int:
-    assert on.mesh is not None
-    return prod(on.mesh.shape[axis] for axis in axes)

@@ -5,10 +5,11 @@ Whoever compiles says so (`compiling_for`). Without it a lowering says what ever
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
+from math import prod
 
 from jax import Array
 from jax.lax import with_sharding_constraint
@@ -40,6 +41,11 @@ class Target:
     heads: tuple[str, ...] = ()
     copies: Sharding | None = None
     interpret: bool = False
+
+    def size(self, axes: Sequence[str]) -> int:
+        """Along how many devices of the mesh these axes go."""
+        assert self.mesh is not None
+        return prod(self.mesh.shape[axis] for axis in axes)
 
 
 _TARGET: ContextVar[Target | None] = ContextVar("target", default=None)

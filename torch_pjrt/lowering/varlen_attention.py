@@ -137,8 +137,7 @@ def _padded(x: Array, cumulative: Array | None, longest: int) -> tuple[Array, Ar
         lengths = jnp.full(x.shape[0], x.shape[1], np.int32)
         return x.swapaxes(1, 2), lengths, lambda back: back.swapaxes(1, 2)
     spread = jagged.padded(x, cumulative, longest).swapaxes(1, 2)
-    lengths = cumulative[1:] - cumulative[:-1]
-    return spread, lengths, lambda back: jagged.packed(back.swapaxes(1, 2), cumulative, x.shape[0])
+    return spread, jnp.diff(cumulative), lambda back: jagged.packed(back.swapaxes(1, 2), cumulative, x.shape[0])
 
 
 def _mask(
@@ -151,7 +150,7 @@ def _mask(
     own = row + (lengths_k - lengths_q)[:, None, None, None]  # the key that lies beside a query
     seen = (column < lengths_k[:, None, None, None]) & (row < lengths_q[:, None, None, None])
     if is_causal:
-        right = 0 if right is None or right < 0 else min(right, 0)
+        right = 0
     if right is not None and right >= 0:
         seen &= column <= own + right
     if left is not None and left >= 0:

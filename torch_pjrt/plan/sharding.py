@@ -205,11 +205,16 @@ def _batch_dimensions(tape: Tape, doubled: Tape | None) -> dict[int, int]:
     return found
 
 
-def _batch_results(tape: Tape, doubled: Tape | None, mesh: Mesh) -> dict[tuple[int, int], int]:
+def _side_by_side(tape: Tape, doubled: Tape | None) -> list[tuple[Operation, Operation]]:
+    """Each operation with the one of the larger batch; none if that makes other ones."""
     if doubled is None or [o.name for o in doubled.operations] != [o.name for o in tape.operations]:
-        return {}
+        return []
+    return list(zip(tape.operations, doubled.operations, strict=True))
+
+
+def _batch_results(tape: Tape, doubled: Tape | None, mesh: Mesh) -> dict[tuple[int, int], int]:
     found: dict[tuple[int, int], int] = {}
-    for i, (one, two) in enumerate(zip(tape.operations, doubled.operations, strict=True)):
+    for i, (one, two) in enumerate(_side_by_side(tape, doubled)):
         for j, (a, b) in enumerate(zip(one.specs, two.specs, strict=True)):
             if a is not None and b is not None:
                 grown = _grown(a.shape, b.shape)
@@ -220,15 +225,13 @@ def _batch_results(tape: Tape, doubled: Tape | None, mesh: Mesh) -> dict[tuple[i
 
 def _summed(tape: Tape, doubled: Tape | None, mesh: Mesh) -> frozenset[int]:
     """The gradients of embedding tables whose arguments have the batch as their first dimension."""
-    if doubled is None or [o.name for o in doubled.operations] != [o.name for o in tape.operations]:
-        return frozenset()
 
     def by_example(one: Operation, two: Operation) -> bool:
         pairs = zip(one.reads(), two.reads(), strict=True)
         sizes = [(a.view.sizes, b.view.sizes) for a, b in pairs]
         return all(_grown(a, b) == 0 and a[0] % mesh.replicas == 0 for a, b in sizes)
 
-    pairs = enumerate(zip(tape.operations, doubled.operations, strict=True))
+    pairs = enumerate(_side_by_side(tape, doubled))
     return frozenset(
         i for i, (one, two) in pairs if one.name == "aten::embedding_dense_backward" and by_example(one, two)
     )

@@ -6,6 +6,7 @@ stand-in of a large matrix is small; what the kernel refuses then it is asked ag
 
 from __future__ import annotations
 
+import functools
 import warnings
 from collections.abc import Iterable
 from typing import Any
@@ -27,9 +28,7 @@ def refuse_what_cpu_refuses(op: OpOverload, args: tuple[Any, ...], kwargs: dict[
     """Raise what CPU PyTorch raises for this call but for its numbers; half types are taken where float32 is."""
     tensors = [t for t in tree_leaves((args, kwargs)) if isinstance(t, Tensor)]
     same = len({id(t) for t in tensors})
-    numbers = {
-        a.name for a in op._schema.arguments if isinstance(a.type, torch.NumberType)
-    }  # whose values don't matter
+    numbers = _numbers(op)
     named = {a.name: x for a, x in zip(op._schema.arguments, args, strict=False)} | kwargs
     key = (op, same, *((n, type(x) if n in numbers else _signature(x)) for n, x in named.items()))
     if key in _PASSED:
@@ -41,6 +40,12 @@ def refuse_what_cpu_refuses(op: OpOverload, args: tuple[Any, ...], kwargs: dict[
     except Exception as refusal:
         _ask_again(op, args, kwargs, tensors, renamed, refusal)
     _PASSED.add(key)
+
+
+@functools.cache
+def _numbers(op: OpOverload) -> frozenset[str]:
+    """The arguments whose values don't matter."""
+    return frozenset(a.name for a in op._schema.arguments if isinstance(a.type, torch.NumberType))
 
 
 def _ask_again(
