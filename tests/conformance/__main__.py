@@ -18,10 +18,14 @@ from pathlib import Path
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 
 from . import pool, report, results
+from .compiled import COMPILED_SAMPLES
 from .units import DATABASES, Unit, units
 
 # Samples of a unit that a variant takes unless --sample says otherwise: all for the two that everything rests on.
-SAMPLES: dict[str, int | None] = {"forward": None, "backward": None, "errors": None}
+SAMPLES: dict[str, int | None] = {
+    "forward": None, "backward": None, "errors": None,
+    "compiled": COMPILED_SAMPLES, "compiled_backward": COMPILED_SAMPLES,
+}  # fmt: skip
 OTHERS = 6
 STATUSES = ("native", "fallback", "wrong", "raises", "skipped")
 

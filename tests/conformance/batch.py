@@ -20,6 +20,7 @@ from torch_pjrt.runtime.metrics import METRICS
 
 from . import judge
 from .case import Case, Outcome, Skip, in_float64, on_cpu, on_device
+from .compiled import COMPILED_VARIANTS
 from .others import MODULE_VARIANTS, OPTIMIZER_VARIANTS
 from .place import DEVICE, place
 from .sparse_samples import SPARSE_VARIANTS
@@ -70,7 +71,7 @@ def variants(unit: Unit) -> dict[str, Make]:
         return MODULE_VARIANTS
     if unit.database == "optim_db":
         return OPTIMIZER_VARIANTS
-    return OP_VARIANTS | SPARSE_VARIANTS
+    return OP_VARIANTS | SPARSE_VARIANTS | COMPILED_VARIANTS
 
 
 def run(unit: Unit, variant: str, limit: int | None = None) -> Row:

@@ -14,6 +14,8 @@ from .place import map_tensors, tensors
 from .units import Unit
 
 Make = Callable[[Unit, int | None], Iterator[Case]]
+Program = Callable[[Any, list[Tensor]], Any]
+Op = Callable[..., Any]
 OP_VARIANTS: dict[str, Make] = {}
 
 
@@ -59,9 +61,10 @@ def arguments(unit: Unit, sample: Any) -> Any:
 _READS_ON_HOST = ("tensor_split",)
 
 
-def call(unit: Unit, sample: Any = None) -> Callable[[Any, list[Tensor]], Any]:
-    """The program that calls the op."""
-    return lambda inputs, _: _defined(unit, sample, inputs, unit.info(inputs[0], *inputs[1], **inputs[2]))
+def call(unit: Unit, sample: Any = None, op: Op | None = None) -> Program:
+    """The program that calls the op, or what stands for it."""
+    op = op or unit.info
+    return lambda inputs, _: _defined(unit, sample, inputs, op(inputs[0], *inputs[1], **inputs[2]))
 
 
 # Factors that are defined up to signs, phases or the basis of a subspace: the database's samples bring a function to
@@ -96,14 +99,14 @@ def _defined(unit: Unit, sample: Any, inputs: Any, result: Any) -> Any:
 def forward(unit: Unit, limit: int | None) -> Iterator[Case]:
     """The op's result."""
     for i, sample in samples(unit, limit):
-        yield Case(str(i), arguments(unit, sample), call(unit, sample), undefined=_undefined(unit))
+        yield Case(str(i), arguments(unit, sample), call(unit, sample), undefined=undefined(unit))
 
 
 @variant("noncontiguous")
 def noncontiguous(unit: Unit, limit: int | None) -> Iterator[Case]:
     """Every tensor of more than one element lies with gaps."""
     for i, sample in samples(unit, limit):
-        yield Case(str(i), arguments(unit, sample.noncontiguous()), call(unit, sample), undefined=_undefined(unit))
+        yield Case(str(i), arguments(unit, sample.noncontiguous()), call(unit, sample), undefined=undefined(unit))
 
 
 @variant("views")
@@ -113,13 +116,13 @@ def views(unit: Unit, limit: int | None) -> Iterator[Case]:
     for i, sample in samples(unit, limit):
         inputs = arguments(unit, sample)
         if dtype.is_complex:
-            yield Case(f"{i} conj", map_tensors(_conj_view, inputs), call(unit, sample), undefined=_undefined(unit))
+            yield Case(f"{i} conj", map_tensors(_conj_view, inputs), call(unit, sample), undefined=undefined(unit))
         if dtype.is_complex or dtype.is_floating_point:
-            yield Case(f"{i} neg", map_tensors(_neg_view, inputs), call(unit, sample), undefined=_undefined(unit))
+            yield Case(f"{i} neg", map_tensors(_neg_view, inputs), call(unit, sample), undefined=undefined(unit))
         first = inputs[0]
         if _elementwise(unit) and isinstance(first, Tensor) and first.dim() and first.numel():
             expanded = first.detach()[..., :1].expand_as(first)
-            yield Case(f"{i} expanded", (expanded, *inputs[1:]), call(unit, sample), undefined=_undefined(unit))
+            yield Case(f"{i} expanded", (expanded, *inputs[1:]), call(unit, sample), undefined=undefined(unit))
 
 
 @variant("sizes")
@@ -128,7 +131,7 @@ def sizes(unit: Unit, limit: int | None) -> Iterator[Case]:
     for i, sample in samples(unit, None if limit is None else min(limit, 4)):
         inputs = arguments(unit, sample)
         yield Case(f"{i} empty", map_tensors(lambda t: t.detach()[:0] if t.dim() else t, inputs), call(unit, sample))
-        yield Case(f"{i} 0-d", map_tensors(_single, inputs), call(unit, sample), undefined=_undefined(unit))
+        yield Case(f"{i} 0-d", map_tensors(_single, inputs), call(unit, sample), undefined=undefined(unit))
 
 
 @variant("inplace")
@@ -154,7 +157,7 @@ def out(unit: Unit, limit: int | None) -> Iterator[Case]:
         raise Skip("the op takes no out=")
     for i, sample in samples(unit, limit):
         for form, buffer in _BUFFERS.items():
-            yield Case(f"{i} {form}", arguments(unit, sample), _into(unit, sample, buffer), undefined=_undefined(unit))
+            yield Case(f"{i} {form}", arguments(unit, sample), _into(unit, sample, buffer), undefined=undefined(unit))
 
 
 def _into(unit: Unit, sample: Any, buffer: Callable[[Tensor], Tensor]) -> Callable[[Any, list[Tensor]], Any]:
@@ -187,22 +190,26 @@ _BUFFERS: dict[str, Callable[[Tensor], Tensor]] = {
 @variant("backward")
 def backward(unit: Unit, limit: int | None) -> Iterator[Case]:
     """Gradients of every differentiable argument."""
-    _needs(unit, "supports_autograd", "PyTorch has no backward of it in this dtype", unit.info.supports_autograd)
-
+    needs_backward(unit)
     for i, sample in samples(unit, limit, gradients=True):
+        yield Case(str(i), arguments(unit, sample), gradients(unit, sample))
 
-        def program(inputs: Any, constants: list[Tensor], sample: Any = sample) -> Any:
-            outputs, leaves = _differentiable(unit, sample, inputs)
-            constants.extend(_random_like(o) for o in outputs if not constants or len(constants) < len(outputs))
-            return torch.autograd.grad(outputs, leaves, constants, allow_unused=True)
 
-        yield Case(str(i), arguments(unit, sample), program)
+def gradients(unit: Unit, sample: Any, op: Op | None = None) -> Program:
+    """The program that gives the gradients of the op, or of what stands for it."""
+
+    def program(inputs: Any, constants: list[Tensor]) -> Any:
+        outputs, leaves = _differentiable(unit, sample, inputs, op)
+        constants.extend(_random_like(o) for o in outputs if not constants or len(constants) < len(outputs))
+        return torch.autograd.grad(outputs, leaves, constants, allow_unused=True)
+
+    return program
 
 
 @variant("double_backward")
 def double_backward(unit: Unit, limit: int | None) -> Iterator[Case]:
     """Gradients of gradients."""
-    _needs(unit, "supports_gradgrad", "PyTorch has no double backward of it", unit.info.supports_gradgrad)
+    _needs(unit, "PyTorch has no double backward of it", unit.info.supports_gradgrad)
 
     for i, sample in samples(unit, limit, gradients=True):
 
@@ -227,7 +234,7 @@ def double_backward(unit: Unit, limit: int | None) -> Iterator[Case]:
 @variant("forward_ad")
 def forward_mode(unit: Unit, limit: int | None) -> Iterator[Case]:
     """Tangents of the results, by forward-mode automatic differentiation."""
-    _needs(unit, "supports_forward_ad", "PyTorch has no forward-mode formula of it", unit.info.supports_forward_ad)
+    _needs(unit, "PyTorch has no forward-mode formula of it", unit.info.supports_forward_ad)
 
     for i, sample in samples(unit, limit, gradients=True):
 
@@ -257,17 +264,22 @@ def errors(unit: Unit, limit: int | None) -> Iterator[Case]:
         yield Case(str(i), arguments(unit, error.sample_input), call(unit))
 
 
-def _differentiable(unit: Unit, sample: Any, inputs: Any) -> tuple[list[Tensor], list[Tensor]]:
+def _differentiable(unit: Unit, sample: Any, inputs: Any, op: Op | None = None) -> tuple[list[Tensor], list[Tensor]]:
     """(results that depend on the leaves, the leaves)"""
     leaves = [t for t in tensors(inputs) if t.requires_grad]
-    result = sample.output_process_fn_grad(unit.info(inputs[0], *inputs[1], **inputs[2]))
+    result = sample.output_process_fn_grad((op or unit.info)(inputs[0], *inputs[1], **inputs[2]))
     outputs = [t for t in tensors(result) if t.requires_grad]
     if not outputs or not leaves:
         raise Skip("nothing to differentiate")
     return outputs, leaves
 
 
-def _needs(unit: Unit, _: str, reason: str, supported: bool) -> None:
+def needs_backward(unit: Unit) -> None:
+    """Raise Skip if PyTorch has no backward of the op in the dtype."""
+    _needs(unit, "PyTorch has no backward of it in this dtype", unit.info.supports_autograd)
+
+
+def _needs(unit: Unit, reason: str, supported: bool) -> None:
     if not supported or unit.torch_dtype not in unit.info.supported_backward_dtypes("cpu"):
         raise Skip(reason)
 
@@ -297,5 +309,6 @@ def _elementwise(unit: Unit) -> bool:
     return type(unit.info).__name__ in ("UnaryUfuncInfo", "BinaryUfuncInfo", "ReductionOpInfo", "ShapeFuncInfo")
 
 
-def _undefined(unit: Unit) -> bool:
+def undefined(unit: Unit) -> bool:
+    """Whether the op's values are whatever memory held."""
     return "empty" in unit.op or unit.op in ("new_empty_strided", "resize_", "resize_as_")

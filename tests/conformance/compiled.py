@@ -1,0 +1,56 @@
+"""Ops under torch.compile: the op alone in a graph, its result and its gradients."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+
+from .case import Case
+from .place import DEVICE, tensors
+from .units import Unit
+from .variants import Make, arguments, call, gradients, needs_backward, samples, undefined
+
+# A graph is traced for each case, which is most of its cost: two of an op's samples are tried.
+COMPILED_SAMPLES = 2
+
+
+def compiled_forward(unit: Unit, limit: int | None) -> Iterator[Case]:
+    """The op's result."""
+    for i, sample in samples(unit, limit):
+        yield Case(str(i), arguments(unit, sample), call(unit, sample, _compiled(unit)), undefined=undefined(unit))
+
+
+def compiled_backward(unit: Unit, limit: int | None) -> Iterator[Case]:
+    """Gradients of every differentiable argument, through the compiled op."""
+    needs_backward(unit)
+    for i, sample in samples(unit, limit, gradients=True):
+        yield Case(str(i), arguments(unit, sample), gradients(unit, sample, _compiled(unit)))
+
+
+def _compiled(unit: Unit) -> Callable[..., Any]:
+    """The op: on the CPU as it is, on the device as a graph that is traced at the first call."""
+    op = unit.info
+    graphs: list[Callable[..., Any]] = []
+
+    def program(x: Any, args: Any, kwargs: Any) -> Any:
+        return op.op(x, *args, **kwargs)
+
+    def called(x: Any, *args: Any, **kwargs: Any) -> Any:
+        if not _on_device((x, args, kwargs)):
+            return op(x, *args, **kwargs)
+        if not graphs:
+            torch.compiler.reset()  # every case shares one code object, and Dynamo keeps few graphs of each
+            graphs.append(torch.compile(program, backend="pjrt"))
+        return graphs[0](x, args, kwargs)
+
+    return called
+
+
+def _on_device(given: Any) -> bool:
+    there = any(t.device.type == DEVICE for t in tensors(given))
+    return there or torch.device(given[2].get("device", "cpu")).type == DEVICE
+
+
+COMPILED_VARIANTS: dict[str, Make] = {"compiled": compiled_forward, "compiled_backward": compiled_backward}
