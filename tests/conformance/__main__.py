@@ -18,15 +18,12 @@ from pathlib import Path
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 
 from . import pool, report, results
-from .compiled import COMPILED_SAMPLES
 from .units import DATABASES, Unit, units
 
-# Samples of a unit that a variant takes unless --sample says otherwise: all for the two that everything rests on.
-SAMPLES: dict[str, int | None] = {
-    "forward": None, "backward": None, "errors": None,
-    "compiled": COMPILED_SAMPLES, "compiled_backward": COMPILED_SAMPLES,
-}  # fmt: skip
-OTHERS = 6
+# Samples of a unit that a variant takes unless --sample says otherwise, evenly spread: all for what everything rests
+# on (in other dtypes than float32 as many of the few ops that have hundreds), some for the rest.
+MANY, SOME = 120, 6
+SAMPLES = {"forward": MANY, "backward": MANY, "errors": MANY, "compiled": 2, "compiled_backward": 2}
 STATUSES = ("native", "fallback", "wrong", "raises", "skipped")
 
 
@@ -79,7 +76,7 @@ def _run(options: argparse.Namespace) -> None:
         have = results.of(options.results, unit)
         wanted = [v for v in variants(unit) if _matches(v, options.variant) and _due(have.get(v), options.again)]
         if wanted:
-            jobs.append(pool.Job(unit, [(v, _limit(v, options.sample)) for v in wanted]))
+            jobs.append(pool.Job(unit, [(v, _limit(v, unit.dtype, options.sample)) for v in wanted]))
     totals: Counter[str] = Counter()
     with tqdm(total=sum(len(j.variants) for j in jobs), unit="row", smoothing=0.02) as bar:
 
@@ -93,10 +90,11 @@ def _run(options: argparse.Namespace) -> None:
     print(" ".join(f"{s} {totals[s]}" for s in STATUSES))
 
 
-def _limit(variant: str, sample: int | None) -> int | None:
-    if sample is None:
-        return SAMPLES.get(variant, OTHERS)
-    return sample or None
+def _limit(variant: str, dtype: str, sample: int | None) -> int | None:
+    if sample is not None:
+        return sample or None
+    limit = SAMPLES.get(variant, SOME)
+    return None if limit == MANY and dtype == "float32" else limit
 
 
 def _due(line: results.Line | None, again: str) -> bool:

@@ -19,7 +19,7 @@ from torch_pjrt.eager.trace import TraceError
 from torch_pjrt.runtime.metrics import METRICS
 
 from . import judge
-from .case import Case, Outcome, Skip, in_float64, on_cpu, on_device
+from .case import DRAWS, Case, Outcome, Skip, attempt, in_float64, on_cpu
 from .compiled import COMPILED_VARIANTS
 from .others import MODULE_VARIANTS, OPTIMIZER_VARIANTS
 from .place import DEVICE, place
@@ -120,7 +120,7 @@ class _Pending:
     row: Row
     case: Case
     want: list[Outcome]
-    got: list[Outcome]
+    got: Outcome
     fallbacks: Counter[str]
 
 
@@ -173,26 +173,27 @@ def _recorded() -> int:
     return int(_C.counters()["ops_recorded"])
 
 
-def _record(case: Case, there: Any) -> tuple[list[Outcome], Counter[str]]:
-    """The case's outcomes on the device, not yet read, and the ops that fell back."""
+def _record(case: Case, there: Any) -> tuple[Outcome, Counter[str]]:
+    """The case's outcome on the device, not yet read, and the ops that fell back."""
     if isinstance(there, Exception):
-        return [Outcome(error=there)], Counter()
+        return Outcome(error=there), Counter()
     before = Counter(METRICS.fallbacks)
     try:
-        outcomes = on_device(case, *there)
+        outcome = attempt(case, *there)
     except Skip as skip:
-        outcomes = [Outcome(error=RuntimeError(f"the CPU had something to do here, the device not: {skip}"))]
-    return outcomes, METRICS.fallbacks - before
+        outcome = Outcome(error=RuntimeError(f"the CPU had something to do here, the device not: {skip}"))
+    return outcome, METRICS.fallbacks - before
 
 
 def _settle(pending: list[_Pending]) -> None:
     """Read a batch's results and count its cases; if reading fails, each case again, alone."""
     try:
-        read = [judge.on_host([o.tree for o in p.got]) for p in pending]
+        read = [[judge.on_host(p.got.tree)] for p in pending]
+        _draw_on(pending, read)
     except Exception as error:
         if len(pending) == 1:
             alone = pending[0]
-            _count(alone, [Outcome(error=error)], [])
+            _count(alone, Outcome(error=error), [])
             return
         for p in pending:
             _settle([_Pending(p.row, p.case, p.want, *_record(p.case, _placed(p.case)))])
@@ -201,7 +202,19 @@ def _settle(pending: list[_Pending]) -> None:
         _count(p, p.got, trees)
 
 
-def _count(pending: _Pending, got: list[Outcome], trees: list[Any]) -> None:
+def _draw_on(pending: list[_Pending], read: list[list[Any]]) -> None:
+    """Draw the rest of the random cases' results: each round runs the program that the round before compiled."""
+    random = [(p.case, trees) for p, trees in zip(pending, read, strict=True) if p.case.random and not p.got.error]
+    for _ in range(DRAWS - 1 if random else 0):
+        placed = [place([case.inputs, case.constants]) for case, _ in random]
+        drawn = [attempt(case, *there) for (case, _), there in zip(random, placed, strict=True)]
+        for (_, trees), outcome in zip(random, drawn, strict=True):
+            if outcome.error is not None:
+                raise outcome.error
+            trees.append(judge.on_host(outcome.tree))
+
+
+def _count(pending: _Pending, got: Outcome, trees: list[Any]) -> None:
     row, case = pending.row, pending.case
     status, message = _judged(case, row, pending.want, got, trees)
     if status == "native" and pending.fallbacks:
@@ -212,8 +225,8 @@ def _count(pending: _Pending, got: list[Outcome], trees: list[Any]) -> None:
     row.add(status, case.label, message)
 
 
-def _judged(case: Case, row: Row, want: list[Outcome], got: list[Outcome], trees: list[Any]) -> tuple[str, str]:
-    refused, error = want[0].error, next((o.error for o in got if o.error is not None), None)
+def _judged(case: Case, row: Row, want: list[Outcome], got: Outcome, trees: list[Any]) -> tuple[str, str]:
+    refused, error = want[0].error, got.error
     if refused is not None:
         if error is None:
             return "wrong", f"the device does not refuse what the CPU does: {type(refused).__name__}: {refused}"
@@ -222,7 +235,7 @@ def _judged(case: Case, row: Row, want: list[Outcome], got: list[Outcome], trees
         return "native", ""
     if error is not None:
         return "raises", _said(error)
-    elsewhere = judge.misplaced([o.tree for o in got])
+    elsewhere = judge.misplaced(got.tree)
     if elsewhere is not None:
         return "wrong", elsewhere
     tol = judge.tolerance(row.unit)

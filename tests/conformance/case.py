@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .place import duplicate, place, tensors
+from .place import duplicate, tensors
 
 # Draws of a random op that are compared with as many of the CPU's.
 DRAWS = 8
@@ -93,11 +93,3 @@ def in_float64(case: Case) -> Outcome:
     from torch.utils._pytree import tree_map
 
     return attempt(case, tree_map(widened, duplicate(case.inputs)), [widened(c) for c in case.constants])
-
-
-def on_device(case: Case, inputs: Any, constants: list[Tensor]) -> list[Outcome]:
-    """Record the case on the device, as often as its distribution needs."""
-    outcomes = [attempt(case, inputs, constants)]
-    if case.random and outcomes[0].error is None:
-        outcomes += [attempt(case, place(case.inputs), constants) for _ in range(DRAWS - 1)]
-    return outcomes

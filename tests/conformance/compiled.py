@@ -12,9 +12,6 @@ from .place import DEVICE, tensors
 from .units import Unit
 from .variants import Make, arguments, call, gradients, needs_backward, samples, undefined
 
-# A graph is traced for each case, which is most of its cost: two of an op's samples are tried.
-COMPILED_SAMPLES = 2
-
 
 def compiled_forward(unit: Unit, limit: int | None) -> Iterator[Case]:
     """The op's result."""
