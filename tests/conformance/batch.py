@@ -123,6 +123,15 @@ class _Pending:
     got: Outcome
     fallbacks: Counter[str]
 
+    @property
+    def places(self) -> frozenset[int]:
+        """The arguments that are compared: what the CPU's run changed, and what the device says it has."""
+        return self.case.written | self.got.moved
+
+    @property
+    def tree(self) -> Any:
+        return self.got.tree(self.places)
+
 
 def _run_batch(cases: list[tuple[Row, Case]]) -> None:
     wanted: list[tuple[Row, Case, list[Outcome]]] = []
@@ -188,7 +197,7 @@ def _record(case: Case, there: Any) -> tuple[Outcome, Counter[str]]:
 def _settle(pending: list[_Pending]) -> None:
     """Read a batch's results and count its cases; if reading fails, each case again, alone."""
     try:
-        read = [[judge.on_host(p.got.tree)] for p in pending]
+        read = [[judge.on_host(p.tree)] for p in pending]
         _draw_on(pending, read)
     except Exception as error:
         if len(pending) == 1:
@@ -204,19 +213,19 @@ def _settle(pending: list[_Pending]) -> None:
 
 def _draw_on(pending: list[_Pending], read: list[list[Any]]) -> None:
     """Draw the rest of the random cases' results: each round runs the program that the round before compiled."""
-    random = [(p.case, trees) for p, trees in zip(pending, read, strict=True) if p.case.random and not p.got.error]
+    random = [(p, trees) for p, trees in zip(pending, read, strict=True) if p.case.random and not p.got.error]
     for _ in range(DRAWS - 1 if random else 0):
-        placed = [place([case.inputs, case.constants]) for case, _ in random]
-        drawn = [attempt(case, *there) for (case, _), there in zip(random, placed, strict=True)]
-        for (_, trees), outcome in zip(random, drawn, strict=True):
+        placed = [place([p.case.inputs, p.case.constants]) for p, _ in random]
+        drawn = [attempt(p.case, *there) for (p, _), there in zip(random, placed, strict=True)]
+        for (p, trees), outcome in zip(random, drawn, strict=True):
             if outcome.error is not None:
                 raise outcome.error
-            trees.append(judge.on_host(outcome.tree))
+            trees.append(judge.on_host(outcome.tree(p.places)))
 
 
 def _count(pending: _Pending, got: Outcome, trees: list[Any]) -> None:
     row, case = pending.row, pending.case
-    status, message = _judged(case, row, pending.want, got, trees)
+    status, message = _judged(pending, got, trees)
     if status == "native" and pending.fallbacks:
         status = "fallback"
     row.fallbacks.update(pending.fallbacks)
@@ -225,7 +234,8 @@ def _count(pending: _Pending, got: Outcome, trees: list[Any]) -> None:
     row.add(status, case.label, message)
 
 
-def _judged(case: Case, row: Row, want: list[Outcome], got: Outcome, trees: list[Any]) -> tuple[str, str]:
+def _judged(pending: _Pending, got: Outcome, trees: list[Any]) -> tuple[str, str]:
+    case, row, want = pending.case, pending.row, pending.want
     refused, error = want[0].error, got.error
     if refused is not None:
         if error is None:
@@ -235,11 +245,11 @@ def _judged(case: Case, row: Row, want: list[Outcome], got: Outcome, trees: list
         return "native", ""
     if error is not None:
         return "raises", _said(error)
-    elsewhere = judge.misplaced(got.tree)
+    elsewhere = judge.misplaced(pending.tree)
     if elsewhere is not None:
         return "wrong", elsewhere
     tol = judge.tolerance(row.unit)
-    expected = [judge.on_host(o.tree) for o in want]
+    expected = [judge.on_host(o.tree(pending.places)) for o in want]
     if case.random:
         message = judge.same_distribution(row.unit, trees, expected)
         return ("wrong", message) if message else ("native", "")
@@ -250,7 +260,7 @@ def _judged(case: Case, row: Row, want: list[Outcome], got: Outcome, trees: list
     if message is None:
         return "native", ""
     exact = in_float64(case)
-    if exact.error is None and judge.closer(trees[0], expected[0], judge.on_host(exact.tree), tol):
+    if exact.error is None and judge.closer(trees[0], expected[0], judge.on_host(exact.tree(pending.places)), tol):
         row.closer += 1
         return "native", ""
     return "wrong", message

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from .place import duplicate, tensors
+from .place import duplicate, plain, tensors
 
 # Draws of a random op that are compared with as many of the CPU's.
 DRAWS = 8
@@ -28,6 +28,8 @@ class Case:
         inputs: the arguments, on the CPU.
         program: called with (inputs, constants) on each device; what it returns is compared, and what it writes.
         constants: further tensors (cotangents, `out=` buffers) that the CPU's run makes and the device's run takes.
+        random: the program draws from the generator; written: the places of the tensors among the arguments that it
+            changes. Both are known once the CPU has run it.
         undefined: the values are whatever memory held (`torch.empty`): only shapes and dtypes are compared.
     """
 
@@ -37,24 +39,27 @@ class Case:
     constants: list[Tensor] = field(default_factory=list)
     undefined: bool = False
     random: bool = False
+    written: frozenset[int] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What one run gave: results and the tensors it wrote to, or an error."""
+    """What one run gave: results, the arguments as they are afterwards and those whose version moved; or an error."""
 
     results: Any = None
-    written: Any = None
+    arguments: list[Tensor] = field(default_factory=list)
+    moved: frozenset[int] = frozenset()
     error: Exception | None = None
 
-    @property
-    def tree(self) -> Any:
-        return [self.results, self.written]
+    def tree(self, places: Iterable[int]) -> Any:
+        """What is compared: the results, and the arguments at `places`."""
+        return [self.results, [self.arguments[i] for i in sorted(places)] if self.arguments else []]
 
 
 def attempt(case: Case, inputs: Any, constants: list[Tensor]) -> Outcome:
-    """Run the program; tensors whose version it moved are part of the outcome."""
-    before = [(t, t._version) for t in tensors(inputs)]
+    """Run the program."""
+    arguments = tensors(inputs)
+    before = [t._version for t in arguments]
     try:
         results = case.program(inputs, constants)
     except Skip:
@@ -62,7 +67,8 @@ def attempt(case: Case, inputs: Any, constants: list[Tensor]) -> Outcome:
     except Exception as error:
         error.__traceback__ = None  # it holds every tensor of the frame
         return Outcome(error=error)
-    return Outcome(results, [t for t, version in before if t._version != version])
+    moved = frozenset(i for i, (t, version) in enumerate(zip(arguments, before, strict=True)) if t._version != version)
+    return Outcome(results, arguments, moved)
 
 
 def on_cpu(case: Case) -> list[Outcome]:
@@ -70,9 +76,16 @@ def on_cpu(case: Case) -> list[Outcome]:
     state = torch.get_rng_state()
     outcome = attempt(case, duplicate(case.inputs), case.constants)
     case.random = not torch.equal(state, torch.get_rng_state())
+    case.written = outcome.moved | _changed(tensors(case.inputs), outcome.arguments)
     if not case.random or outcome.error is not None:
         return [outcome]
     return [outcome] + [attempt(case, duplicate(case.inputs), case.constants) for _ in range(DRAWS - 1)]
+
+
+def _changed(before: list[Tensor], after: list[Tensor]) -> frozenset[int]:
+    """Some kernels write without saying so (batch norm's running statistics)."""
+    pairs = enumerate(zip(before, after, strict=False))
+    return frozenset(i for i, (x, y) in pairs if plain(x) and not (x.shape == y.shape and torch.equal(x, y)))
 
 
 def in_float64(case: Case) -> Outcome:

@@ -30,7 +30,7 @@ def duplicate(tree: Any) -> Any:
     """The same on the CPU: tensors that the CPU run may change, the originals kept as they are for the device's run."""
     clones: dict[int, Any] = {}
     for x in tensors(tree):
-        if not _plain(x):  # deepcopy wants a storage
+        if not plain(x):  # deepcopy wants a storage
             clones[id(x)] = x.detach().clone().requires_grad_(x.requires_grad)
         elif not x.is_leaf:
             clones[id(x)] = copy.deepcopy(x.detach()).requires_grad_(x.requires_grad)
@@ -48,7 +48,8 @@ def map_tensors(function: Callable[[Tensor], Any], tree: Any) -> Any:
     return tree_unflatten([function(x) if isinstance(x, Tensor) else x for x in leaves], spec)
 
 
-def _plain(x: Any) -> bool:
+def plain(x: Any) -> bool:
+    """Whether x is a strided tensor and no subclass."""
     return isinstance(x, Tensor) and x.layout == torch.strided and type(x) in (Tensor, torch.nn.Parameter)
 
 
@@ -63,7 +64,7 @@ def _moved(x: Any, wholes: dict[int, Tensor]) -> Any:
         return copy.deepcopy(x).to(DEVICE)
     if not isinstance(x, Tensor) or getattr(x, "stays_on_host", False):
         return x
-    if not _plain(x):
+    if not plain(x):
         return x.detach().to(DEVICE).requires_grad_(x.requires_grad)
     moved = _strided(x.detach(), wholes)
     return moved.requires_grad_() if x.requires_grad else moved

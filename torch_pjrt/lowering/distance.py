@@ -28,7 +28,9 @@ def cdist_forward(x1: Array, x2: Array, p: float, compute_mode: int | None) -> A
 
 @lower("_cdist_backward")
 def cdist_backward(grad: Array, x1: Array, x2: Array, p: float, cdist: Array) -> Array:
-    """The gradient of x1."""
+    """The gradient of x1, with the batch dimensions of both; without pairs PyTorch's own has x1's shape."""
+    if grad.size == 0:
+        return jnp.zeros_like(x1)
     difference = widen(x1)[..., :, None, :] - widen(x2)[..., None, :, :]
     return (_slope(difference, widen(cdist)[..., None], p) * widen(grad)[..., None]).sum(-2)
 

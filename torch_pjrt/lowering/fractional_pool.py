@@ -51,11 +51,11 @@ def fractional_max_pool_backward(
 
 
 def _starts(sample: Array, size: int, out: int, kernel: int) -> Array:
-    """Where the `out` windows of one dimension begin: floor((i + u) a) - floor(u a), the last one at the end."""
+    """Where the `out` windows of one dimension begin: int((i + u) a) - int(u a), the last one at the end."""
     sample = widen(sample)[..., None]
     if out == 1:
         return jnp.full((*sample.shape[:-1], 1), size - kernel, np.int32)
     step = jnp.asarray((size - kernel) / (out - 1), sample.dtype)
     i = lax.iota(np.int32, out - 1).astype(sample.dtype)
-    starts = jnp.floor((i + sample) * step).astype(np.int32) - jnp.floor(sample * step).astype(np.int32)
+    starts = ((i + sample) * step).astype(np.int32) - (sample * step).astype(np.int32)
     return jnp.concatenate([starts, jnp.full((*sample.shape[:-1], 1), size - kernel, np.int32)], -1)

@@ -116,6 +116,19 @@ def entr(self: Array) -> Array:
     return jnp.where(jnp.isnan(self), self, jnp.where(self < 0, -jnp.inf, inside))
 
 
+def erf_inv(self: Array) -> Array:
+    """XLA's; beyond 0.9, where it is up to 50 units in the last place off, with a step of Newton's method.
+
+    The step solves erfc(y) = 1 - |x|: the right side is exact there, as erf(y) = |x| is not.
+    """
+    y = lax.erf_inv(self)
+    size = jnp.abs(y)
+    excess = lax.erfc(size) - (1 - jnp.abs(self))
+    step = excess * jnp.exp(size * size) * (math.sqrt(math.pi) / 2)
+    better = (jnp.abs(self) > 0.9) & (jnp.abs(self) < 1)
+    return jnp.where(better, y + jnp.sign(self) * step, y)
+
+
 def _special(names: list[str], function: Callable[[Array], Array]) -> None:
     @pointwise(*names, floating=True)
     def computed(self: Array) -> Array:
@@ -125,7 +138,7 @@ def _special(names: list[str], function: Callable[[Array], Array]) -> None:
 for _names, _function in (
     (["erf"], lax.erf),
     (["erfc"], lax.erfc),
-    (["erfinv"], lax.erf_inv),
+    (["erfinv"], erf_inv),
     (["special_erfcx"], scipy_special.erfcx),
     (["lgamma"], lax.lgamma),
     (["i0", "special_modified_bessel_i0"], scipy_special.i0),
