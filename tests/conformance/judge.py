@@ -120,7 +120,7 @@ OFTEN = 4
 
 
 def closer(got: Any, want: Any, exact: Any, tol: Tolerance) -> bool:
-    """Whether `got` is as near to the float64 result as the tolerance asks, or within OFTEN times the CPU's worst error.
+    """Whether `got` is as near to the float64 result as the tolerance asks, or within OFTEN times the CPU's error.
 
     The CPU's half-precision kernels often accumulate in half precision, and cancellation and ill-conditioned problems
     magnify rounding: there a difference from the CPU says nothing about who is right. Errors are compared with the

@@ -21,6 +21,7 @@ FUNCTIONS = {
     "special_modified_bessel_k1": special.k1,
     "special_scaled_modified_bessel_k0": special.k0e,
     "special_scaled_modified_bessel_k1": special.k1e,
+    "special_spherical_bessel_j0": lambda x: special.spherical_jn(0, x),
     "special_airy_ai": lambda x: special.airy(x)[0],
 }
 
@@ -28,7 +29,7 @@ FUNCTIONS = {
 def arguments(name: str, dtype: torch.dtype) -> torch.Tensor:
     edges = torch.tensor([0.0, 1e-6, 1e-3, 1.99, 2.0, 2.01, 7.99, 8.0, 8.01, math.nan], dtype=dtype)
     x = torch.cat([edges, torch.linspace(0.01, 60, 500, dtype=dtype)])
-    if name in ("special_airy_ai", "special_bessel_j0", "special_bessel_j1"):
+    if name in ("special_airy_ai", "special_bessel_j0", "special_bessel_j1", "special_spherical_bessel_j0"):
         return torch.cat([x, -torch.linspace(0.01, 25, 200, dtype=dtype)])
     return torch.cat([x, torch.tensor([-1.0], dtype=dtype)])
 

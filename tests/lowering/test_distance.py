@@ -16,6 +16,12 @@ def test_cdist_and_its_gradient_agree_with_cpu(p: float) -> None:
     check(aten._cdist_backward.default, torch.randn(2, 4, 5), a, b, p, distance, rtol=1e-4, atol=1e-4)
 
 
+def test_the_gradient_of_no_pairs_has_the_shape_of_its_tensor() -> None:
+    for empty in (torch.randn(4, 5), torch.randn(1, 4, 5)):
+        pairs = torch.zeros(0, 4, 3)
+        check(aten._cdist_backward.default, pairs, empty, torch.randn(0, 3, 5), 2.0, pairs)
+
+
 @pytest.mark.parametrize("mode", [None, 0, 1, 2])
 def test_euclidean_distances_agree_with_cpu_by_product_and_by_difference(mode: int | None) -> None:
     check(aten._cdist_forward.default, torch.randn(30, 8), torch.randn(7, 8), 2.0, mode, rtol=1e-4, atol=1e-4)

@@ -29,3 +29,8 @@ def test_maxima_positions_and_gradients_agree(
     check(op.default, x, kernel, out, samples)
     values, indices = op.default(x, kernel, out, samples)
     check(backward.default, torch.randn(values.shape, dtype=dtype), x, kernel, out, indices)
+
+
+def test_samples_beyond_zero_and_one_place_windows_as_the_cpu_does() -> None:
+    samples = torch.tensor([[[0.9, -0.713]]])
+    check(aten.fractional_max_pool2d.default, torch.randn(1, 1, 16, 16), [1, 1], [8, 8], samples)

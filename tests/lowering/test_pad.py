@@ -31,6 +31,8 @@ def test_shuffles_of_pixels_and_channels_agree_with_cpu(dtype: torch.dtype) -> N
     check(aten.pixel_shuffle.default, x, 2)
     check(aten.pixel_unshuffle.default, x, 2)
     check(aten.pixel_unshuffle.default, x[0], 2)
+    check(aten.pixel_shuffle.default, x[..., :0], 1)
+    check(aten.pixel_unshuffle.default, x[:0], 1)
     if dtype == torch.float32:
         check(aten.channel_shuffle.default, x, 3)
         check(aten.native_channel_shuffle.default, x, 4)

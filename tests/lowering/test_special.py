@@ -7,7 +7,7 @@ import math
 import pytest
 import torch
 
-from .check import check
+from .check import check, lowered
 
 aten = torch.ops.aten
 UNARY = """
@@ -22,6 +22,12 @@ BINARY = ["igamma", "igammac", "special_zeta", "special_xlog1py"]
 def test_special_functions_agree_with_cpu(name: str, dtype: torch.dtype) -> None:
     x = torch.tensor([-3.2, -0.9, -0.3, 0.0, 1e-3, 0.2, 0.5, 0.99, 1.0, 2.5, 8.0, math.inf, math.nan], dtype=dtype)
     check(getattr(aten, name).default, x, rtol=2e-5 if dtype == torch.float32 else 1e-9, atol=2e-6)
+
+
+def test_the_tail_of_erfinv_is_right_to_the_last_digits() -> None:
+    x = 1 - torch.logspace(-7, -0.5, 400, dtype=torch.float64).float()
+    (ours,), _ = lowered(aten.erfinv.default, x)
+    torch.testing.assert_close(ours, x.double().erfinv().float(), rtol=3e-7, atol=0)
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])

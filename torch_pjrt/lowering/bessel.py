@@ -53,6 +53,13 @@ def scaled_modified_bessel_k1(x: Array) -> Array:
     return _modified_second_kind(1, x, scaled=True)
 
 
+@pointwise("special_spherical_bessel_j0", floating=True)
+def spherical_bessel_j0(self: Array) -> Array:
+    """sin(x) / x (https://dlmf.nist.gov/10.49#E3): 1 at zero, 0 at infinity."""
+    ratio = jnp.sin(self) / jnp.where(self == 0, 1, self)
+    return jnp.where(self == 0, 1, jnp.where(jnp.isinf(self), 0, ratio))
+
+
 @pointwise("special_bessel_j0", floating=True)
 def bessel_j0(self: Array) -> Array:
     """Even; a series in x^2 up to 8, a modulated cosine beyond."""

@@ -89,6 +89,15 @@ def amin(self: Array, dim: Dims = (), keepdim: bool = False) -> Array:
     return jnp.min(self, axes(self, dim), keepdims=keepdim)
 
 
+@lower("hash_tensor")
+def hash_tensor(self: Array, dim: Dims = (), keepdim: bool = False, mode: int = 0) -> Array:
+    """The exclusive or of the elements' bits as float64 or int64 (mode 0, PyTorch's only one)."""
+    wide = self.astype(np.float64 if jnp.issubdtype(self.dtype, jnp.floating) else np.int64)
+    over = axes(self, dim)
+    bits = lax.reduce(lax.bitcast_convert_type(wide, np.uint64), np.uint64(0), lax.bitwise_xor, over)
+    return jnp.expand_dims(bits, over) if keepdim else bits
+
+
 @lower("aminmax", "_aminmax", "_aminmax.dim")
 def aminmax(self: Array, dim: int | None = None, keepdim: bool = False) -> tuple[Array, Array]:
     return amin(self, dim, keepdim), amax(self, dim, keepdim)

@@ -24,6 +24,13 @@ def test_every_driver_gives_the_cpus_results(shape: tuple[int, ...], driver: str
     assert module.metrics()["fallbacks"] == {}
 
 
+def test_the_parts_that_have_gradients_are_the_cpus() -> None:
+    a, b = torch.randn(2, 3, requires_grad=True), torch.randn(2, 3)
+    for driver in ("gels", "gelsd"):
+        ours, theirs = (torch.linalg.lstsq(a.to(d), b.to(d), driver=driver) for d in (DEVICE, "cpu"))
+        assert [t.requires_grad for t in ours] == [t.requires_grad for t in theirs]
+
+
 def test_a_matrix_of_lower_rank_has_the_solution_of_least_norm() -> None:
     a = torch.tensor([[1.0, 2, 3], [2, 4, 6], [1, 0, 1], [0, 1, 1]], dtype=torch.float64)
     b = torch.tensor([1.0, 2, 3, 4], dtype=torch.float64)

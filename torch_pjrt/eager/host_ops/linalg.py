@@ -23,8 +23,7 @@ def lstsq(
     rhs = b.unsqueeze(-1) if vector else b
     batch = torch.broadcast_shapes(self.shape[:-2], rhs.shape[:-2])
     a, rhs = self.expand(*batch, m, n), rhs.expand(*batch, m, rhs.size(-1))
-    none = self.new_empty(0)
-    rank, values = torch.empty(0, dtype=torch.int64, device=self.device), none.real
+    rank, values = torch.empty(0, dtype=torch.int64, device=self.device), self.new_empty(0).real
     if driver == "gels":
         solution = _full_rank(a, rhs)
     else:
@@ -36,7 +35,7 @@ def lstsq(
         rank = kept.sum(-1)
         if driver in ("gelsd", "gelss"):
             values = s
-    residuals = none.real
+    residuals = self.new_empty(0).real
     if m > n and driver is not None and driver != "gelsy" and (driver == "gels" or bool((rank == n).all().item())):
         residuals = (a @ solution - rhs).abs().square().sum(-2)
     return solution.squeeze(-1) if vector else solution, residuals, rank, values
