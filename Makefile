@@ -16,7 +16,8 @@ CONFORMANCE ?=
 
 # XLA:CPU without its own optimizations compiles in half the time. What is asked of it is the same, and so are the results:
 # the tests of ops and of eager semantics, thousands of small programs, run so. All others compile as users do.
-QUICK_XLA   := --xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true --xla_cpu_use_fusion_emitters=false
+QUICK_XLA   := --xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true --xla_cpu_use_fusion_emitters=false \
+               --xla_cpu_parallel_codegen_split_count=1
 QUICK_TESTS := tests/lowering tests/eager tests/conformance
 
 # Named one by one: pytest leaves out a file of another name where its folder is named too.

@@ -255,6 +255,22 @@ def forward_mode(unit: Unit, limit: int | None) -> Iterator[Case]:
         yield Case(str(i), arguments(unit, sample), program)
 
 
+@variant("vmap")
+def vmapped(unit: Unit, limit: int | None) -> Iterator[Case]:
+    """The op mapped over a new first dimension of its input, by `torch.func.vmap`."""
+    for i, sample in samples(unit, limit):
+        first, *others = arguments(unit, sample)
+        if not isinstance(first, Tensor) or first.layout != torch.strided:
+            raise Skip("its input is no tensor that could be mapped over")
+        one = call(unit, sample)
+
+        def program(inputs: Any, constants: list[Tensor], one: Program = one) -> Any:
+            x, *rest = inputs
+            return torch.func.vmap(lambda part: one((part, *rest), constants), randomness="different")(x)
+
+        yield Case(str(i), (torch.stack([first, first]), *others), program, undefined=undefined(unit))
+
+
 @variant("errors")
 def errors(unit: Unit, limit: int | None) -> Iterator[Case]:
     """Wrong arguments: what CPU PyTorch refuses is refused, with an error of the same type."""
