@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import fnmatch
 import os
+import threading
 from collections import Counter
 from pathlib import Path
 
@@ -84,6 +85,7 @@ def _run(options: argparse.Namespace) -> None:
         if wanted:
             jobs.append(pool.Job(unit, [(v, _limit(v, unit.dtype, options.sample)) for v in wanted]))
     totals: Counter[str] = Counter()
+    tqdm.set_lock(threading.RLock())  # its own is a semaphore, which multiprocessing calls leaked at the end
     with tqdm(total=sum(len(j.variants) for j in jobs), unit="row", smoothing=0.02) as bar:
 
         def done(line: results.Line) -> None:
