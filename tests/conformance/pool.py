@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import faulthandler
 import multiprocessing
 import os
 import time
@@ -124,6 +125,7 @@ def _lost(worker: _Worker, why: str, waiting: list[Job], done: Callable[[dict[st
 def _serve(pipe: Connection) -> None:
     """A worker's life: units come in, one row per variant goes out, then None."""
     os.environ["TORCH_PJRT_FALLBACK"] = "silent"
+    faulthandler.enable()  # a crash says on the terminal where it was
     import torch
 
     from . import batch

@@ -12,17 +12,17 @@ from .registry import lower, pointwise
 from .widen import wide_dtype
 
 
-@pointwise("add.Tensor", "add.Scalar")
+@pointwise("add.Tensor", "add.Scalar", rounding=True)
 def add(self: Array, other: Array, alpha: Array | None = None) -> Array:
     return self + other if alpha is None else self + other * alpha
 
 
-@pointwise("sub.Tensor", "sub.Scalar")
+@pointwise("sub.Tensor", "sub.Scalar", rounding=True)
 def sub(self: Array, other: Array, alpha: Array | None = None) -> Array:
     return self - other if alpha is None else self - other * alpha
 
 
-@pointwise("rsub.Tensor", "rsub.Scalar")
+@pointwise("rsub.Tensor", "rsub.Scalar", rounding=True)
 def rsub(self: Array, other: Array, alpha: Array | None = None) -> Array:
     return other - self if alpha is None else other - self * alpha
 
@@ -42,11 +42,18 @@ def div_mode(self: Array, other: Array, *, rounding_mode: str | None) -> Array:
     if rounding_mode == "floor":
         return floor_divide(self, other)
     if jnp.issubdtype(self.dtype, jnp.inexact):
-        return self / other if rounding_mode is None else jnp.trunc(self / other)
+        return self / other if rounding_mode is None else jnp.trunc(quotient(self, other))
     if rounding_mode is None:
         default = to_numpy(torch.get_default_dtype())
         return self.astype(default) / other.astype(default)
     return lax.div(*jnp.broadcast_arrays(self, other))
+
+
+def quotient(x: Array, by: Array) -> Array:
+    """x / by, rounded once: XLA turns a division by one number into a product with its reciprocal, which is rounded
+    twice, so that 49 / 49 is less than one. What goes on to a whole number must not.
+    """
+    return x / lax.optimization_barrier(jnp.broadcast_to(by, jnp.broadcast_shapes(x.shape, by.shape)))
 
 
 @pointwise("floor_divide", "floor_divide.Scalar", divisor="other")
@@ -56,32 +63,34 @@ def floor_divide(self: Array, other: Array) -> Array:
     down = (remainder != 0) & ((remainder < 0) != (other < 0))
     if not jnp.issubdtype(self.dtype, jnp.floating):
         return lax.div(*jnp.broadcast_arrays(self, other)) - down.astype(self.dtype)
-    quotient = (self - remainder) / other - down.astype(self.dtype)
-    floor = jnp.floor(quotient)
-    floor = jnp.where(quotient - floor > 0.5, floor + 1, floor)
-    floor = jnp.where(quotient == 0, jnp.copysign(0, self / other), floor)
+    nearly = (self - remainder) / other - down.astype(self.dtype)
+    floor = jnp.floor(nearly)
+    floor = jnp.where(nearly - floor > 0.5, floor + 1, floor)
+    floor = jnp.where(nearly == 0, jnp.copysign(0, self / other), floor)
     return jnp.where(other == 0, self / other, floor)
 
 
-@pointwise("remainder.Tensor", "remainder.Scalar", "remainder.Scalar_Tensor", divisor="other")
+@pointwise("remainder.Tensor", "remainder.Scalar", "remainder.Scalar_Tensor", rounding=True, divisor="other")
 def remainder(self: Array, other: Array) -> Array:
     """With the divisor's sign, as Python's `%`."""
     r = lax.rem(*jnp.broadcast_arrays(self, other))
     return jnp.where((r != 0) & ((r < 0) != (other < 0)), r + other, r)
 
 
-@pointwise("fmod.Tensor", "fmod.Scalar", divisor="other")
+@pointwise("fmod.Tensor", "fmod.Scalar", rounding=True, divisor="other")
 def fmod(self: Array, other: Array) -> Array:
     return lax.rem(*jnp.broadcast_arrays(self, other))
 
 
-@pointwise("pow.Tensor_Scalar", static=["exponent"])
+@lower("pow.Tensor_Scalar", static=["exponent"])
 def pow_scalar(self: Array, exponent: int | float | complex) -> Array:
-    """A constant exponent becomes multiplications and roots where those are exact."""
+    """A constant exponent, rounded to the result's dtype, becomes multiplications and roots where those are exact."""
     dtype = to_numpy(promote([self, exponent]))
     if not jnp.issubdtype(dtype, jnp.inexact):
         return lax.integer_pow(self.astype(dtype), int(exponent.real))
     x = self.astype(wide_dtype(self, jnp.zeros((), dtype)))
+    if not isinstance(exponent, complex):
+        exponent = float(np.asarray(exponent).astype(dtype))
     if exponent == 0.5:
         return jnp.sqrt(x)
     if exponent == -0.5:
@@ -95,7 +104,7 @@ def pow_scalar(self: Array, exponent: int | float | complex) -> Array:
 _UNROLLED_EXPONENT = 4
 
 
-@pointwise("pow.Tensor_Tensor", "pow.Scalar")
+@pointwise("pow.Tensor_Tensor", "pow.Scalar", rounding=True)
 def pow_tensor(self: Array, exponent: Array) -> Array:
     if self.dtype == np.bool_:
         return self | ~exponent
@@ -111,12 +120,12 @@ def ldexp(self: Array, other: Array) -> Array:
     return self * jnp.exp2(other)
 
 
-@pointwise("atan2", floating=True)
+@pointwise("atan2", floating=True, rounding=True)
 def atan2(self: Array, other: Array) -> Array:
     return jnp.arctan2(self, other)
 
 
-@pointwise("hypot", floating=True)
+@pointwise("hypot", floating=True, rounding=True)
 def hypot(self: Array, other: Array) -> Array:
     return jnp.hypot(self, other)
 

@@ -8,32 +8,32 @@ from jax import Array
 from .registry import lower, pointwise
 
 
-@pointwise("eq.Tensor", "eq.Scalar")
+@pointwise("eq.Tensor", "eq.Scalar", rounding=True)
 def eq(self: Array, other: Array) -> Array:
     return self == other
 
 
-@pointwise("ne.Tensor", "ne.Scalar")
+@pointwise("ne.Tensor", "ne.Scalar", rounding=True)
 def ne(self: Array, other: Array) -> Array:
     return self != other
 
 
-@pointwise("lt.Tensor", "lt.Scalar")
+@pointwise("lt.Tensor", "lt.Scalar", rounding=True)
 def lt(self: Array, other: Array) -> Array:
     return self < other
 
 
-@pointwise("le.Tensor", "le.Scalar")
+@pointwise("le.Tensor", "le.Scalar", rounding=True)
 def le(self: Array, other: Array) -> Array:
     return self <= other
 
 
-@pointwise("gt.Tensor", "gt.Scalar")
+@pointwise("gt.Tensor", "gt.Scalar", rounding=True)
 def gt(self: Array, other: Array) -> Array:
     return self > other
 
 
-@pointwise("ge.Tensor", "ge.Scalar")
+@pointwise("ge.Tensor", "ge.Scalar", rounding=True)
 def ge(self: Array, other: Array) -> Array:
     return self >= other
 

@@ -15,6 +15,7 @@ import numpy as np
 import torch
 from jax import Array, lax
 
+from .binary import quotient
 from .dtypes import opmath, promote, to_numpy, to_torch
 from .registry import lower
 
@@ -132,7 +133,7 @@ def _between(start: Number, end: Number, steps: int, kind: torch.dtype) -> Array
     if steps == 1:
         return first.reshape(1)
     place = lax.iota(np.int32, steps)
-    step = (last - first) / (steps - 1)
+    step = quotient(last - first, jnp.asarray(steps - 1, compute))
     up, down = first + step * place.astype(compute), last - step * (steps - 1 - place).astype(compute)
     return jnp.where(place < steps // 2, up, down)
 

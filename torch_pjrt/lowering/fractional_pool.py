@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import jax.numpy as jnp
@@ -20,7 +21,7 @@ def fractional_max_pool(
     """(maxima, their flat positions in the input); random_samples (N, C, dims). The last NaN of a window wins."""
     dims = len(output_size)
     lead = self.shape[: self.ndim - dims]
-    samples = random_samples.reshape(*lead, dims)
+    samples = random_samples.reshape(-1)[: math.prod(lead) * dims].reshape(*lead, dims)  # there may be more
     # The samples count from the last dimension in two dimensions and from the first in three, as PyTorch's do.
     order = list(reversed(range(dims))) if dims == 2 else list(range(dims))
     position = jnp.zeros((*lead, *[1] * (2 * dims)), np.int32)

@@ -15,7 +15,9 @@ from functools import wraps
 from typing import Any
 
 import jax.numpy as jnp
-from jax import Array
+import numpy as np
+import torch
+from jax import Array, lax
 
 from .check import require_divisor
 from .dtypes import opmath, promote, to_numpy
@@ -68,13 +70,20 @@ def lower(
 
 
 def pointwise(
-    *names: str, floating: bool = False, static: Sequence[str] = (), aside: Sequence[str] = (), divisor: str = ""
+    *names: str,
+    floating: bool = False,
+    rounding: bool = False,
+    static: Sequence[str] = (),
+    aside: Sequence[str] = (),
+    divisor: str = "",
 ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Register an elementwise function whose operands meet in one dtype.
 
     Every array argument (and number in an operand position) is cast to PyTorch's promoted dtype, the half types to
     float32 first (PyTorch's opmath), before the function sees it; so the function is the formula and nothing else.
-    `floating`: integers compute in the default float dtype (`sin`, `true_divide`). Arguments named in `static` (see
+    `floating`: integers compute in the default float dtype (`sin`, `true_divide`). `rounding`: numbers and 0-d tensors
+    are rounded to the promoted dtype first, as CPU PyTorch does in most operators (bfloat16's 0.1 equals 0.1), but not
+    in products, quotients and activations; tensors with dimensions always are. Arguments named in `static` (see
     `lower`) and `aside` (a mask, a number of decimals) take no part in that and are passed through untouched. The one
     named `divisor` must not be zero where the operands meet in an integer dtype.
     """
@@ -89,10 +98,12 @@ def pointwise(
         def computed(*args: Any, **kwargs: Any) -> Any:
             bound = dict(zip(params, args, strict=False)) | kwargs
             operands = {k: v for k, v in bound.items() if k not in untouched and is_operand(v)}
-            dtype = to_numpy(opmath(promote(list(operands.values()), floating=floating)))
+            meet = promote(list(operands.values()), floating=floating)
+            dtype = to_numpy(opmath(meet))
             for k, v in operands.items():
                 # A number goes through its own type first: 300 wraps in uint8, as PyTorch's wrapped numbers do.
-                bound[k] = jnp.asarray(v).astype(dtype)
+                x = jnp.asarray(v)
+                bound[k] = (rounded(x, meet) if rounding or x.ndim else x).astype(dtype)
                 if k == divisor and (isinstance(v, Array) or v == 0):
                     require_divisor(bound[k])
             return fn(**bound)
@@ -101,6 +112,18 @@ def pointwise(
         return fn
 
     return register
+
+
+def rounded(x: Array, dtype: torch.dtype) -> Array:
+    """`x` with the precision of a half type, if `dtype` is one; XLA would see through a cast there and back."""
+    if dtype not in (torch.bfloat16, torch.float16) or x.dtype == to_numpy(dtype):
+        return x
+    if dtype == torch.bfloat16 and jnp.issubdtype(x.dtype, jnp.floating):
+        return lax.reduce_precision(x.astype(np.float32), 8, 7)
+    x = x.astype(to_numpy(dtype))
+    return (
+        lax.optimization_barrier(x) if x.ndim == 0 else x
+    )  # reduce_precision has no denormals, and float16's are many
 
 
 def is_operand(value: object) -> bool:

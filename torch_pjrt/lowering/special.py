@@ -95,7 +95,7 @@ def _zeta(x: Array, q: Array) -> Array:
     return jnp.where(pole, jnp.inf, jnp.where(x < 1, jnp.nan, found))
 
 
-@pointwise("xlogy.Tensor", "xlogy.Scalar_Self", "xlogy.Scalar_Other", floating=True)
+@pointwise("xlogy.Tensor", "xlogy.Scalar_Self", "xlogy.Scalar_Other", floating=True, rounding=True)
 def xlogy(self: Array, other: Array) -> Array:
     return _zero_times(self, other, jnp.log(other))
 
