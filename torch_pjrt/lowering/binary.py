@@ -89,7 +89,7 @@ def pow_scalar(self: Array, exponent: int | float | complex) -> Array:
     if not jnp.issubdtype(dtype, jnp.inexact):
         return lax.integer_pow(self.astype(dtype), int(exponent.real))
     x = self.astype(wide_dtype(self, jnp.zeros((), dtype)))
-    if not isinstance(exponent, complex):
+    if jnp.issubdtype(dtype, jnp.floating):
         exponent = float(np.asarray(exponent).astype(dtype))
     if exponent == 0.5:
         return jnp.sqrt(x)
