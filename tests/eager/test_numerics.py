@@ -114,3 +114,39 @@ def test_what_is_different_is_as_the_page_says() -> None:
     large = torch.tensor([3e9, -3e9, math.inf, math.nan], device=DEVICE)
     assert large.to(torch.int32).tolist() == [2**31 - 1, -(2**31), 2**31 - 1, 0]
     assert large.to(torch.uint8).tolist() == [255, 0, 255, 0]
+
+
+HALVES = [torch.bfloat16, torch.float16]
+WITH_NUMBERS: dict[str, Callable[[Tensor, float], Tensor]] = {
+    "add": lambda x, c: x + c, "sub": lambda x, c: x - c, "rsub": lambda x, c: c - x, "mul": lambda x, c: x * c,
+    "floor": lambda x, c: torch.div(x, c, rounding_mode="floor"), "floor_divide": lambda x, c: x // c,
+    "truncate": lambda x, c: torch.div(x, c, rounding_mode="trunc"), "remainder": torch.remainder,
+    "of remainder": lambda x, c: torch.remainder(c, x.where(x != 0, 1)), "fmod": torch.fmod,
+    "power": lambda x, c: x.abs() ** c, "eq": torch.eq, "ne": torch.ne, "lt": torch.lt, "le": torch.le, "gt": torch.gt,
+    "ge": torch.ge, "clamp": lambda x, c: x.clamp(-c, c), "hardshrink": torch.nn.functional.hardshrink,
+    "0-d": lambda x, c: torch.hypot(x, torch.tensor(c, device=x.device)), "lerp": lambda x, c: torch.lerp(x, x * 2, c),
+    "value": lambda x, c: torch.addcmul(x, x, x, value=c), "leaky_relu": torch.nn.functional.leaky_relu,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+@pytest.mark.parametrize("dtype", HALVES, ids=str)
+@pytest.mark.parametrize("name", WITH_NUMBERS)
+def test_numbers_meet_half_types_as_on_the_cpu(name: str, dtype: torch.dtype, compiled: bool) -> None:
+    # Most operators round the number to the tensor's dtype first: bfloat16's 0.1 equals 0.1. Products do not.
+    op = WITH_NUMBERS[name]
+    there = torch.compile(op, backend="pjrt") if compiled else op
+    for c in (0.1, 0.3, 1.7):
+        x = torch.cat([torch.arange(-100, 100).double() * c, torch.linspace(-3, 3, 99).double()]).to(dtype)
+        assert torch.equal(there(x.to(DEVICE), c).cpu(), op(x, c)), c
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16], ids=str)
+def test_quotients_that_become_whole_numbers_are_rounded_once(dtype: torch.dtype) -> None:
+    for by in (3.0, 7.0, 41.0, 49.0, 98.0, 0.1, 0.7):
+        x = (torch.arange(-200, 200).double() * by).to(dtype)
+        check(lambda a, by=by: [torch.div(a, by, rounding_mode=mode) for mode in ("floor", "trunc")] + [a // by], x)
+    for n in (2, 50, 100, 197):
+        for kind in (torch.int64, torch.int32, torch.uint8):
+            ours = torch.linspace(n, 1, n, dtype=kind, device=DEVICE).cpu()
+            assert torch.equal(ours, torch.linspace(n, 1, n, dtype=kind)), (n, kind)

@@ -15,9 +15,7 @@ from functools import wraps
 from typing import Any
 
 import jax.numpy as jnp
-import numpy as np
-import torch
-from jax import Array, lax
+from jax import Array
 
 from .check import require_divisor
 from .dtypes import opmath, promote, to_numpy
@@ -103,7 +101,7 @@ def pointwise(
             for k, v in operands.items():
                 # A number goes through its own type first: 300 wraps in uint8, as PyTorch's wrapped numbers do.
                 x = jnp.asarray(v)
-                bound[k] = (rounded(x, meet) if rounding or x.ndim else x).astype(dtype)
+                bound[k] = (x.astype(to_numpy(meet)) if rounding or x.ndim else x).astype(dtype)
                 if k == divisor and (isinstance(v, Array) or v == 0):
                     require_divisor(bound[k])
             return fn(**bound)
@@ -112,18 +110,6 @@ def pointwise(
         return fn
 
     return register
-
-
-def rounded(x: Array, dtype: torch.dtype) -> Array:
-    """`x` with the precision of a half type, if `dtype` is one; XLA would see through a cast there and back."""
-    if dtype not in (torch.bfloat16, torch.float16) or x.dtype == to_numpy(dtype):
-        return x
-    if dtype == torch.bfloat16 and jnp.issubdtype(x.dtype, jnp.floating):
-        return lax.reduce_precision(x.astype(np.float32), 8, 7)
-    x = x.astype(to_numpy(dtype))
-    return (
-        lax.optimization_barrier(x) if x.ndim == 0 else x
-    )  # reduce_precision has no denormals, and float16's are many
 
 
 def is_operand(value: object) -> bool:
