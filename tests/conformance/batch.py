@@ -259,11 +259,20 @@ def _judged(pending: _Pending, got: Outcome, trees: list[Any]) -> tuple[str, str
     message = judge.difference(trees[0], expected[0], tol)
     if message is None:
         return "native", ""
-    exact = in_float64(case)
-    if exact.error is None and judge.closer(trees[0], expected[0], judge.on_host(exact.tree(pending.places)), tol):
+    if _closer(pending, trees[0], expected[0], tol):
         row.closer += 1
         return "native", ""
     return "wrong", message
+
+
+def _closer(pending: _Pending, got: Any, want: Any, tol: judge.Tolerance) -> bool:
+    exact = in_float64(pending.case)
+    if exact.error is not None:
+        return False
+    noise = judge.rounding(pending.row.unit)
+    shaken = [in_float64(pending.case, noise, seed) for seed in range(1, judge.SHAKEN + 1) if noise]
+    outcomes = [judge.on_host(o.tree(pending.places)) for o in (exact, *shaken) if o.error is None]
+    return judge.closer(got, want, outcomes[0], outcomes[1:], tol)
 
 
 def _kin(refused: Exception) -> tuple[type[Exception], ...]:

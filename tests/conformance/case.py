@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import copy
+import itertools
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.utils._pytree import tree_map
 
 from .place import duplicate, plain, tensors
 
@@ -88,21 +91,26 @@ def _changed(before: list[Tensor], after: list[Tensor]) -> frozenset[int]:
     return frozenset(i for i, (x, y) in pairs if plain(x) and not (x.shape == y.shape and torch.equal(x, y)))
 
 
-def in_float64(case: Case) -> Outcome:
-    """The outcome on the CPU with every float argument in float64."""
+def in_float64(case: Case, noise: float = 0.0, seed: int = 0) -> Outcome:
+    """The outcome on the CPU with every float argument in float64, each number off by up to `noise` of itself."""
+    generator = torch.Generator().manual_seed(seed)
 
     def widened(x: Any) -> Any:
         if isinstance(x, torch.dtype):
             return torch.complex128 if x.is_complex else torch.float64 if x.is_floating_point else x
         if isinstance(x, Tensor) and (x.is_floating_point() or x.is_complex()):
-            wide = x.detach().to(torch.complex128 if x.is_complex() else torch.float64)
-            return wide.requires_grad_(x.requires_grad)
+            return shaken(x.detach().to(torch.complex128 if x.is_complex() else torch.float64), x.requires_grad)
         if isinstance(x, torch.nn.Module):
-            import copy
-
-            return copy.deepcopy(x).double()
+            wide = copy.deepcopy(x).double()
+            for t in itertools.chain(wide.parameters(), wide.buffers()):
+                if t.is_floating_point():
+                    t.data = shaken(t.detach(), False)
+            return wide
         return x
 
-    from torch.utils._pytree import tree_map
+    def shaken(x: Tensor, differentiable: bool) -> Tensor:
+        if noise and x.layout == torch.strided:
+            x = x * (1 + noise * (2 * torch.rand(x.shape, generator=generator, dtype=torch.float64) - 1))
+        return x.requires_grad_(differentiable)
 
     return attempt(case, tree_map(widened, duplicate(case.inputs)), [widened(c) for c in case.constants])

@@ -97,8 +97,9 @@ def test_tolerances_are_those_that_pytorchs_tests_grant() -> None:
 def test_a_result_nearer_to_float64_than_the_cpus_is_right() -> None:
     exact = torch.tensor([1.0, 2.0], dtype=torch.float64)
     cpu, ours = torch.tensor([1.01, 2.0]), torch.tensor([1.001, 2.001])
-    assert judge.closer([ours], [cpu], [exact], judge.Tolerance())
-    assert not judge.closer([cpu], [ours], [exact], judge.Tolerance())
+    assert judge.closer([ours], [cpu], [exact], [], judge.Tolerance())
+    assert not judge.closer([cpu], [ours], [exact], [], judge.Tolerance())
+    assert judge.closer([cpu], [ours], [exact], [[exact + (cpu - exact).abs().max()]], judge.Tolerance())
     assert judge.difference([ours], [cpu], judge.Tolerance()) is not None
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -73,6 +74,10 @@ _UP_TO_PHASE = ("svd", "linalg.svd", "linalg.eig", "linalg.eigh", "pca_lowrank",
 # Ops that may choose any of equal elements: what is at the indices is defined, the indices are not. With the position
 # of `dim` among the arguments.
 _ANY_OF_EQUALS = {"topk": 1, "kthvalue": 1, "mode": 0, "sort": 0, "argsort": 0}
+_GRADIENT_TO_ANY = (*_ANY_OF_EQUALS, "msort")
+# Gradients of the infinity norm of complex numbers: CPU PyTorch's abs and its norm disagree in the last digit, so that
+# no element is the largest and the gradient is 0, or 0 / 0.
+_UNEQUAL_NORMS = ("renorm", "_foreach_norm")
 # Normalizations: the statistics kept for the backward pass are PyTorch's own affair, and on devices it keeps others
 # than on the CPU (in float32; in evaluation the running ones).
 _KEEP_STATISTICS = ("native_layer_norm", "native_batch_norm", "_native_batch_norm_legit", "_batch_norm_with_update")
@@ -239,6 +244,7 @@ def forward_mode(unit: Unit, limit: int | None) -> Iterator[Case]:
     for i, sample in samples(unit, limit, gradients=True):
 
         def program(inputs: Any, constants: list[Tensor], sample: Any = sample) -> Any:
+            _need_a_definite_gradient(unit, inputs)
             leaves = [t for t in tensors(inputs) if t.requires_grad]
             if not leaves:
                 raise Skip("nothing to differentiate")
@@ -282,6 +288,7 @@ def errors(unit: Unit, limit: int | None) -> Iterator[Case]:
 
 def _differentiable(unit: Unit, sample: Any, inputs: Any, op: Op | None = None) -> tuple[list[Tensor], list[Tensor]]:
     """(results that depend on the leaves, the leaves)"""
+    _need_a_definite_gradient(unit, inputs)
     leaves = [t for t in tensors(inputs) if t.requires_grad]
     result = sample.output_process_fn_grad((op or unit.info)(inputs[0], *inputs[1], **inputs[2]))
     outputs = [t for t in tensors(result) if t.requires_grad]
@@ -293,6 +300,15 @@ def _differentiable(unit: Unit, sample: Any, inputs: Any, op: Op | None = None) 
 def needs_backward(unit: Unit) -> None:
     """Raise Skip if PyTorch has no backward of the op in the dtype."""
     _needs(unit, "PyTorch has no backward of it in this dtype", unit.info.supports_autograd)
+
+
+def _need_a_definite_gradient(unit: Unit, inputs: Any) -> None:
+    """Raise Skip if the gradient of these arguments is nothing that a device could be held to."""
+    x, args, kwargs = inputs
+    if unit.op in _GRADIENT_TO_ANY and not kwargs.get("stable") and x.unique().numel() < x.numel():
+        raise Skip("which of equal elements the gradient goes to is not defined")
+    if unit.op in _UNEQUAL_NORMS and unit.torch_dtype.is_complex and math.inf in (*args, *kwargs.values()):
+        raise Skip("CPU PyTorch's gradient of the infinity norm of complex numbers is wrong")
 
 
 def _needs(unit: Unit, reason: str, supported: bool) -> None:

@@ -74,6 +74,15 @@ def _check_cat(given: Mapping[str, Any]) -> None:
             raise RuntimeError(f"zero-dimensional tensor (at position {i}) cannot be concatenated")
 
 
+@_refuse_for("_foreach_sub")
+def _check_subtracted(given: Mapping[str, Any]) -> None:
+    if any(isinstance(number, bool) for number in given.get("scalars") or ()):
+        raise RuntimeError(
+            "Subtraction, the `-` operator, with a bool tensor is not supported. "
+            "If you are trying to invert a mask, use the `~` or `logical_not()` operator instead."
+        )
+
+
 @_refuse_for("_softmax", "_log_softmax", "sort", "argsort", "topk")
 def _check_dim(given: Mapping[str, Any]) -> None:
     d, rank = given["dim"], max(given["self"].dim(), 1)

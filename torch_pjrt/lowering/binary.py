@@ -86,6 +86,8 @@ def fmod(self: Array, other: Array) -> Array:
 def pow_scalar(self: Array, exponent: int | float | complex) -> Array:
     """A constant exponent, rounded to the result's dtype, becomes multiplications and roots where those are exact."""
     dtype = to_numpy(promote([self, exponent]))
+    if dtype == np.bool_:
+        return self | (not exponent)
     if not jnp.issubdtype(dtype, jnp.inexact):
         return lax.integer_pow(self.astype(dtype), int(exponent.real))
     x = self.astype(wide_dtype(self, jnp.zeros((), dtype)))

@@ -75,7 +75,8 @@ def standard_normal(key: Array, shape: Sequence[int], dtype: np.dtype) -> Array:
 
 @lower("normal_", "normal_functional", random=True, dynamic=["mean", "std"], write_only=["self"])
 def normal(self: Like, mean: Number = 0.0, std: Number = 1.0, *, generator: Ignored = None, key: Array) -> Array:
-    return standard_normal(key, self.shape, self.dtype) * std + mean
+    both = mean + 1j * mean if jnp.issubdtype(self.dtype, jnp.complexfloating) else mean  # real and imaginary part
+    return standard_normal(key, self.shape, self.dtype) * std + both
 
 
 @lower(
