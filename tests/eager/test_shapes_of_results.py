@@ -37,6 +37,19 @@ def test_out_of_an_op_without_a_meta_kernel_is_resized() -> None:
         torch.testing.assert_close(got.cpu(), want)
 
 
+@pytest.mark.parametrize("reduction", ["none", "mean"])
+def test_the_loss_of_a_sample_without_a_batch_has_no_dimension(reduction: str) -> None:
+    x, target = torch.randn(10), torch.tensor([1, 2, -1, 0, 0, 0, 0, 0, 0, 0])
+    losses = [torch.nn.MultiLabelMarginLoss(reduction=reduction)(x.to(d), target.to(d)) for d in (DEVICE, "cpu")]
+    torch.testing.assert_close(losses[0].cpu(), losses[1])
+    (ours,), (theirs,) = (
+        torch.autograd.grad(torch.nn.MultiLabelMarginLoss(reduction=reduction)(y, target.to(d)), y)
+        for d in (DEVICE, "cpu")
+        for y in (x.to(d).requires_grad_(),)
+    )
+    torch.testing.assert_close(ours.cpu(), theirs)
+
+
 def test_a_batch_of_none_is_resampled_to_none() -> None:
     x = torch.empty(0, 2, 4, 4, device=DEVICE)
     assert torch.nn.functional.interpolate(x, scale_factor=2.0).shape == (0, 2, 8, 8)
