@@ -26,7 +26,6 @@ at::Tensor view_from_buffer(
 
 TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
   m.impl("_nested_from_padded", from_padded);
-  m.impl("_nested_tensor_from_mask", at::native::NestedTensor_nested_tensor_from_mask);
   m.impl("_nested_view_from_buffer", view_from_buffer);
 }
 

@@ -17,13 +17,14 @@ from torch.library import Library
 
 from .. import _C
 from ..runtime.unwatched import unwatched
+from . import padded_nested
 
 KEY, SOURCE = "NestedTensorPrivateUse1", "NestedTensorCPU"
 _BORROWED = [
     "_fused_sdp_choice", "_native_multi_head_attention", "_nested_from_padded_and_nested_example",
     "_nested_select_backward", "_nested_tensor_size", "_nested_tensor_softmax_with_shape",
     "_nested_tensor_storage_offsets", "_nested_tensor_strides", "_safe_softmax", "_softmax", "_softmax_backward_data",
-    "_to_copy", "_transformer_encoder_layer_fwd", "abs", "abs_", "add.Tensor", "add_.Tensor", "alias", "all.dim", "bmm",
+    "_to_copy", "abs", "abs_", "add.Tensor", "add_.Tensor", "alias", "all.dim", "bmm",
     "cat", "chunk", "clone", "copy_", "cos", "detach", "div.Scalar", "div.Tensor", "embedding", "empty_like",
     "eq.Scalar", "eq.Tensor", "fill_.Scalar", "fill_.Tensor", "ge.Scalar", "gelu", "gelu_", "gelu_backward",
     "gt.Scalar", "is_same_size", "isinf", "isnan", "isneginf", "isposinf", "linear", "linear_backward", "logical_not",
@@ -31,7 +32,7 @@ _BORROWED = [
     "mul_.Scalar", "mul_.Tensor", "narrow", "native_dropout", "native_dropout_backward", "neg", "neg_", "normal_",
     "ones_like", "relu", "relu_", "select.int", "sgn", "sgn_", "silu", "silu_", "silu_backward", "sin",
     "split_with_sizes", "sqrt", "squeeze", "squeeze.dim", "squeeze.dims", "sub.Tensor", "tanh", "tanh_",
-    "threshold_backward", "to_padded_tensor", "transpose.int", "unbind.int", "unsqueeze",
+    "threshold_backward", "transpose.int", "unbind.int", "unsqueeze",
     "value_selecting_reduction_backward", "values", "view", "where.self", "where.self_out", "zero_",
 ]  # fmt: skip
 
@@ -118,6 +119,7 @@ _COMPOSED: dict[str, Callable[..., Any]] = {
     "sum.dim_IntList": sum_dim,
     "_nested_sum_backward": nested_sum_backward,
     "_transform_bias_rescale_qkv": transform_bias_rescale_qkv,
+    **padded_nested.KERNELS,
 }
 _LIBRARIES: list[Library] = []
 

@@ -91,6 +91,47 @@ def test_attention_modules_in_inference(half: bool) -> None:
     agree(program, rtol=0.05 if half else None, atol=0.05 if half else None)
 
 
+@pytest.mark.parametrize("lengths", [[5, 3, 1], [5, 5, 3], [5, 5, 5], [2, 2, 2], [4], [1, 5]])
+def test_an_encoder_leaves_zeros_for_padding(lengths: list[int]) -> None:
+    torch.manual_seed(2)
+    encoder = nn.TransformerEncoder(nn.TransformerEncoderLayer(8, 2, 16, batch_first=True), 2).eval()
+    batch = torch.randn(len(lengths), 5, 8)
+    padding = torch.arange(5) >= torch.tensor(lengths)[:, None]
+
+    def program(d: str) -> Any:
+        there = copy.deepcopy(encoder).to(d)
+        with torch.no_grad():
+            behind = there(batch.to(d), src_key_padding_mask=padding.to(d))
+            before = there(batch.to(d), src_key_padding_mask=padding.flip(1).to(d))
+        return [behind, before[~padding.flip(1).to(d)]]
+
+    agree(program)
+
+
+def test_an_encoder_runs_batches_of_all_lengths_with_the_same_programs() -> None:
+    encoder = nn.TransformerEncoder(nn.TransformerEncoderLayer(8, 2, 16, batch_first=True), 2).eval().to(DEVICE)
+    compiled = []
+    for lengths in ([6, 3, 1], [6, 5, 2], [1, 2, 6], [4, 4, 4]):
+        padding = torch.arange(6) >= torch.tensor(lengths)[:, None]
+        with torch.no_grad():
+            encoder(torch.ones(3, 6, 8, device=DEVICE), src_key_padding_mask=padding.to(DEVICE)).sum().item()
+        compiled.append(torch.get_device_module(DEVICE).metrics()["executables_compiled"])
+    assert compiled[1] == compiled[2] == compiled[3]
+
+
+def test_from_a_mask_packed_and_refused() -> None:
+    mask = torch.tensor([[1, 1, 0], [1, 0, 0]]).bool()
+    batch = torch.randn(2, 3, 8)
+    agree(lambda d: apart([torch._nested_tensor_from_mask(batch.to(d), mask.to(d))]))
+    agree(lambda d: [torch._nested_tensor_from_mask(batch.to(d), mask.to(d)).to_padded_tensor(0.5, (2, 4, 9))])
+    unchecked = lambda d: torch._nested_tensor_from_mask(batch.to(d), mask.to(d), mask_check=False)  # noqa: E731
+    agree(lambda d: [unchecked(d).to_padded_tensor(0.5), unchecked(d).to_padded_tensor(0.5, (2, 4, 9))])
+    both_raise(lambda d: unchecked(d).to_padded_tensor(0.0, (2, 1, 8)))
+    both_raise(lambda d: torch._nested_tensor_from_mask(batch.to(d), mask.flip(1).to(d)))
+    both_raise(lambda d: torch._nested_tensor_from_mask_left_aligned(batch.to(d), mask[:1].to(d)))
+    both_raise(lambda d: torch._nested_tensor_from_mask_left_aligned(batch.to(d), mask.int().to(d)))
+
+
 def test_halves_stay_halves_in_the_projection_of_attention() -> None:
     def program(d: str) -> Any:
         bias = torch.ones(24, device=d).bfloat16()

@@ -7,16 +7,11 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from ..padded_nested import from_mask, left_aligned
 from .table import host_op
 
-
-@host_op("aten::_nested_tensor_from_mask_left_aligned")
-def nested_tensor_from_mask_left_aligned(t: Tensor, mask: Tensor) -> bool:
-    """No: `nn.TransformerEncoder` then keeps the padded batch.
-
-    A nested tensor has other shapes for each batch, so that each would be a program of its own.
-    """
-    return False
+host_op("aten::_nested_tensor_from_mask")(from_mask)
+host_op("aten::_nested_tensor_from_mask_left_aligned")(left_aligned)
 
 
 @host_op("aten::_padded_dense_to_jagged_forward")
