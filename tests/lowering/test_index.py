@@ -81,6 +81,7 @@ def test_index_fill_copy_and_add_write_along_one_dimension() -> None:
     check(aten.index_add.default, X, 0, ROWS, torch.randn(3, 4, 5))
     check(aten.index_add_.default, X, 0, ROWS, torch.randn(3, 4, 5), alpha=-0.5)
     check(aten.index_add.default, X.long(), 0, ROWS, torch.ones(3, 4, 5).long(), alpha=3)
+    check(aten.index_add.default, X.to(torch.uint8), 0, ROWS, torch.ones(3, 4, 5).to(torch.uint8), alpha=-1)
     check(aten.index_add.default, torch.tensor(1.0), 0, torch.tensor([0]), torch.tensor(2.0))
 
 

@@ -63,3 +63,19 @@ def test_upsampling_computes_in_every_float_dtype(dtype: torch.dtype) -> None:
 
 def test_nearest_upsampling_moves_integers_unchanged() -> None:
     check(aten.upsample_nearest2d.default, torch.randint(0, 255, (1, 2, 4, 5), dtype=torch.uint8), [8, 7])
+
+
+@pytest.mark.parametrize(
+    "name", ["upsample_bilinear2d", "upsample_bicubic2d", "_upsample_bilinear2d_aa", "_upsample_bicubic2d_aa"]
+)
+def test_images_of_bytes_are_rounded_in_fixed_point_as_on_the_cpu(name: str) -> None:
+    op = getattr(aten, name).default
+    for shape, size in (
+        ((2, 3, 27, 31), [13, 40]),
+        ((1, 7, 8, 9), [20, 9]),
+        ((1, 3, 4, 4), [4, 3]),
+        ((1, 1, 1, 5), [3, 1]),
+    ):
+        image = torch.randint(0, 256, shape, dtype=torch.uint8)
+        for align in (False, True) if "aa" not in name else (False,):
+            check(op, image, size, align, rtol=0, atol=0)

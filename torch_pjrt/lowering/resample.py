@@ -48,15 +48,43 @@ def _options(
 
 def _resize(x: Array, output_size: Sequence[int], plan: Plan, align: bool, scales: Sequence[float | None]) -> Array:
     dims = len(output_size)
-    # Only weighted sums need the wide dtype; nearest moves values, integers too.
-    wide = x if plan in (_nearest, _nearest_exact) else widen(x)
-    if not jnp.issubdtype(wide.dtype, jnp.floating) and wide is not x:
-        wide = wide.astype(np.float32)
+    weighted = plan not in (_nearest, _nearest_exact)  # nearest moves values, integers too
+    if weighted and x.dtype == np.uint8:
+        return _resize_image(x, output_size, plan, align, scales)
+    wide = widen(x) if weighted else x
     for dim in range(dims):
         axis = x.ndim - dims + dim
         positions, weights = plan(x.shape[axis], output_size[dim], scales[dim], align, _real(wide.dtype))
         wide = _along(wide, axis, positions, weights)
     return wide
+
+
+def _resize_image(
+    x: Array, output_size: Sequence[int], plan: Plan, align: bool, scales: Sequence[float | None]
+) -> Array:
+    """uint8 in fixed point, rounded after each dimension, the last one first, as CPU PyTorch and Pillow do it.
+
+    The weights are integers: times the largest power of two with which twice the largest weight has 15 bits.
+    """
+    dims = len(output_size)
+    for dim in reversed(range(dims)):
+        axis = x.ndim - dims + dim
+        if x.shape[axis] == output_size[dim]:
+            continue
+        positions, weights = plan(x.shape[axis], output_size[dim], scales[dim], align, np.dtype(np.float64))
+        if positions.shape[1] == 1:
+            x = _along(x, axis, positions, weights)
+            continue
+        for tap in range(1, weights.shape[1]):  # at an edge the taps beyond it are one with that at the edge
+            again = positions[:, tap] == positions[:, tap - 1]
+            weights[again, tap] += weights[again, tap - 1]
+            weights[again, tap - 1] = 0
+        largest = weights.max(initial=0.0)
+        bits = next(n for n in range(23) if n == 22 or int(0.5 + largest * (1 << (n + 1))) >= 1 << 15)
+        fixed = np.trunc(weights * (1 << bits) + np.copysign(0.5, weights)).astype(np.int32)
+        total = _along(x.astype(np.int32), axis, positions, fixed) + (1 << bits >> 1)
+        x = jnp.clip(total >> bits, 0, 255).astype(np.uint8)
+    return x
 
 
 def _real(dtype: np.dtype) -> np.dtype:
