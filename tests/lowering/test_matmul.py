@@ -4,6 +4,7 @@ import torch
 from torch_pjrt.lowering import Spec, apply
 from torch_pjrt.lowering.matmul import precision
 
+from ..conftest import DEVICE
 from .check import check, to_cpu, to_jax
 
 aten = torch.ops.aten
@@ -19,6 +20,21 @@ def rand(*shape: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
     if dtype.is_floating_point or dtype.is_complex:
         return torch.randn(*shape, dtype=dtype)
     return torch.randint(-5, 6, shape, dtype=dtype)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_a_batch_of_one_may_be_transposed(dtype: torch.dtype) -> None:
+    # XLA:CPU had no product for bfloat16 here.
+    x, y = rand(1, 8, 15, dtype=dtype), rand(1, 8, 4, dtype=dtype)
+    check(aten.bmm.default, x.transpose(1, 2), y, **tolerance(dtype))
+    got = torch.bmm(x.to(DEVICE).transpose(1, 2), y.to(DEVICE)).cpu()
+    torch.testing.assert_close(got, torch.bmm(x.transpose(1, 2), y), **tolerance(dtype))
+
+
+def test_8_bit_floats_of_two_kinds_meet() -> None:
+    a, b = rand(15, 16).to(torch.float8_e4m3fn), rand(32, 16).to(torch.float8_e5m2).t()
+    one = torch.ones(())
+    check(aten._scaled_mm.default, a, b, one, one, out_dtype=torch.float32, rtol=1e-2, atol=1e-2)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)

@@ -35,6 +35,12 @@ def product(a: Array, b: Array, contract: tuple[int, int], batch: int = 0) -> Ar
         wide = wide_dtype(a, b)
         a, b = a.astype(wide), b.astype(wide)
     half = jnp.issubdtype(a.dtype, jnp.floating) and a.dtype.itemsize < 4
+    if batch and a.shape[:batch] == (1,) * batch == b.shape[:batch]:
+        # XLA:CPU would find out too late: it has no product of transposed half operands, and no longer widens them.
+        alone = product(
+            a.reshape(a.shape[batch:]), b.reshape(b.shape[batch:]), (contract[0] - batch, contract[1] - batch)
+        )
+        return alone.reshape((1,) * batch + alone.shape)
     lead = tuple(range(batch))
     return lax.dot_general(
         a,
@@ -181,6 +187,8 @@ def scaled_mm(
     use_fast_accum: bool = False,
 ) -> Array:
     """8-bit float product with one scale per tensor, or per row of `self` (m, 1) and per column of `mat2` (1, n)."""
+    if self.dtype != mat2.dtype:  # 8-bit floats of two kinds have no common one
+        self, mat2 = widen(self), widen(mat2)
     out = product(self, mat2, (1, 0)) * _scale(scale_a) * _scale(scale_b)
     if bias is not None:
         out = out + widen(bias)
