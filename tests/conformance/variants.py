@@ -57,7 +57,7 @@ def arguments(unit: Unit, sample: Any) -> Any:
     if getattr(options, "acc_policy", None) == "auto":  # linear_cross_entropy: PyTorch accumulates otherwise on the CPU
         kwargs["options"] = dataclasses.replace(options, acc_policy="accurate")
     if unit.op == "torch._scaled_mm":  # its samples overflow, which the CPU's kernels make NaN, infinite or the largest
-        return sample.input, (sample.args[0], sample.args[1] / 1024, *sample.args[2:]), kwargs
+        return sample.input, (sample.args[0], sample.args[1] / 2**20, *sample.args[2:]), kwargs
     if unit.op in _READS_ON_HOST:
         for t in tensors((sample.args, kwargs)):
             t.stays_on_host = True  # type: ignore[attr-defined]
