@@ -83,7 +83,19 @@ def _check_subtracted(given: Mapping[str, Any]) -> None:
         )
 
 
-@_refuse_for("_softmax", "_log_softmax", "sort", "argsort", "topk")
+@_refuse_for("mv")
+def _check_vector(given: Mapping[str, Any]) -> None:
+    if given["self"].dim() == 0:
+        raise IndexError("Dimension specified as 0 but tensor has no dimensions")
+
+
+@_refuse_for("geqrf")
+def _check_matrix(given: Mapping[str, Any]) -> None:
+    if given["self"].dim() < 2:
+        raise RuntimeError("torch.geqrf: input must have at least 2 dimensions.")
+
+
+@_refuse_for("_softmax", "_log_softmax", "sort", "argsort", "topk", "cummax", "cummin")
 def _check_dim(given: Mapping[str, Any]) -> None:
     d, rank = given["dim"], max(given["self"].dim(), 1)
     if not -rank <= d < rank:
