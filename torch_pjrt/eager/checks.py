@@ -25,6 +25,11 @@ def check(op: OpOverload, given: Mapping[str, Any]) -> None:
     name = base_name(op)
     if name in _CHECKS:
         _CHECKS[name](given)
+    if op._schema.name == "aten::masked_scatter_" and given["mask"].dim() > given["self"].dim():
+        raise RuntimeError(
+            f"expand: the number of sizes provided ({given['self'].dim()}) must be greater or equal to the number of "
+            f"dimensions in the tensor ({given['mask'].dim()})"
+        )
 
 
 def number_check(op: OpOverload) -> Callable[..., None] | None:
@@ -81,6 +86,21 @@ def _check_subtracted(given: Mapping[str, Any]) -> None:
             "Subtraction, the `-` operator, with a bool tensor is not supported. "
             "If you are trying to invert a mask, use the `~` or `logical_not()` operator instead."
         )
+
+
+@_refuse_for("masked_fill")
+def _check_filled(given: Mapping[str, Any]) -> None:
+    value = given["value"]
+    has_imaginary = value.is_complex() if isinstance(value, torch.Tensor) else bool(getattr(value, "imag", 0))
+    if has_imaginary and not given["self"].is_complex():
+        raise RuntimeError(f"value cannot be converted to type {given['self'].dtype} without overflow")
+
+
+@_refuse_for("native_batch_norm", "_native_batch_norm_legit", "_batch_norm_with_update")
+def _check_normalized(given: Mapping[str, Any]) -> None:
+    sizes = given["input"].shape
+    if 0 in sizes:
+        raise RuntimeError(f"input tensor must have at least one element, but got input_sizes = {list(sizes)}")
 
 
 @_refuse_for("mv")

@@ -12,7 +12,7 @@ from torch._ops import OpOverload
 
 from ...lowering.apply import functional_twin
 from ..cpu_probe import result_dtypes
-from . import batch_norm, ctc, embedding, histogram, index, linalg, nested, sparse_indices, unique
+from . import batch_norm, ctc, embedding, histogram, index, linalg, nested, sparse_indices, strided, unique
 from .table import HOST_OPS, INDEX_OPS, HostOp
 
 __all__ = ["HOST_OPS", "INDEX_OPS", "host_op_of"]
@@ -26,6 +26,7 @@ _ROOMS = (
     linalg,
     nested,
     sparse_indices,
+    strided,
     unique,
 )  # importing them fills the tables
 
