@@ -45,7 +45,7 @@ def number_check(op: OpOverload) -> Callable[..., None] | None:
 def refusals(op: OpOverload) -> int:
     """The bits of the memory overlaps that the op's CPU kernel refuses: what TensorIterator does unless told not to."""
     name = base_name(op)
-    if name in ("index_add", "index_copy", "cat", "gather") or name.startswith("scatter"):
+    if name in ("index_add", "index_copy", "index_select", "cat", "gather", "take") or name.startswith("scatter"):
         return _REPEATS | _OVERLAP
     if name in ("index_put", "_index_put_impl"):
         return _OVERLAP
@@ -101,6 +101,35 @@ def _check_normalized(given: Mapping[str, Any]) -> None:
     sizes = given["input"].shape
     if 0 in sizes:
         raise RuntimeError(f"input tensor must have at least one element, but got input_sizes = {list(sizes)}")
+
+
+@_refuse_for("index_add")
+def _check_added(given: Mapping[str, Any]) -> None:
+    self, source = given["self"], given["source"]
+    shapes = [list(t.shape) for t in (self, source)]
+    if len(shapes[0]) == len(shapes[1]) > 0:
+        dim = given["dim"] % len(shapes[0])
+        shapes = [s[:dim] + s[dim + 1 :] for s in shapes]
+    if shapes[0] != shapes[1]:
+        raise RuntimeError(
+            "source tensor shape must match self tensor shape, excluding the specified dimension. "
+            f"Got self.shape = {list(self.shape)} source.shape = {list(source.shape)}"
+        )
+
+
+@_refuse_for("convolution", "_convolution", "convolution_overrideable")
+def _check_convolution(given: Mapping[str, Any]) -> None:
+    if any(n < 0 for n in given["padding"]):
+        raise RuntimeError("negative padding is not supported")
+    if any(n <= 0 for n in given["stride"]):
+        raise RuntimeError("non-positive stride is not supported")
+    if any(n <= 0 for n in given["dilation"]):
+        raise RuntimeError("dilation should be greater than zero")
+    if given["weight"].size(0) == 0:
+        raise RuntimeError(
+            f"Given groups={given['groups']}, expected weight to be at least {given['groups']} at dimension 0, but got "
+            f"weight of size {list(given['weight'].shape)} instead"
+        )
 
 
 @_refuse_for("mv")

@@ -24,8 +24,9 @@ Index = Any  # what JAX accepts between [ ]: a tuple of slices and integer array
 
 @lower("gather")
 def gather(self: Array, dim: int, index: Array, *, sparse_grad: bool = False) -> Array:
-    if self.ndim == 0 or index.ndim == 0:
-        return jnp.broadcast_to(self.reshape(()), index.shape)
+    if index.ndim == 0:
+        return gather(self, dim, index.reshape(1)).reshape(())
+    self = self.reshape(1) if self.ndim == 0 else self
     dim = dim % self.ndim
     region = tuple(slice(None) if d == dim else slice(0, n) for d, n in enumerate(index.shape))
     at = position(index, self.shape[dim], dim=dim, wrap=False)
@@ -71,6 +72,7 @@ def index_put_impl(
 @lower("index_fill.int_Scalar", "index_fill.int_Tensor")
 def index_fill(self: Array, dim: int, index: Array, value: Array | complex) -> Array:
     if self.ndim == 0:
+        require_index(index, 1, wrap=True)
         return jnp.asarray(value).astype(self.dtype) if index.size else self
     return write(self, _along(self, dim, index.reshape(-1)), jnp.asarray(value))
 
@@ -78,6 +80,7 @@ def index_fill(self: Array, dim: int, index: Array, value: Array | complex) -> A
 @lower("index_copy")
 def index_copy(self: Array, dim: int, index: Array, source: Array) -> Array:
     if self.ndim == 0:
+        require_index(index, 1, wrap=False)
         return source.reshape(()) if index.size else self
     return write(self, _along(self, dim, index.reshape(-1), wrap=False), source)
 

@@ -1,0 +1,46 @@
+"""What CPU PyTorch's kernels refuse and its meta kernels do not is refused at the call, or where it is read."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from ..conftest import DEVICE
+from .agree import agree, both_raise
+
+
+def test_numbers_and_masks_that_do_not_fit_are_refused_at_the_call() -> None:
+    mask = torch.tensor([True, False])
+    both_raise(lambda d: torch.zeros(2, dtype=torch.int64, device=d).masked_fill(mask.to(d), 1j))
+    both_raise(lambda d: torch.zeros(2, device=d).masked_fill(mask.to(d), torch.tensor(1j, device=d)))
+    both_raise(lambda d: torch.zeros(2, device=d).masked_scatter_(mask.expand(2, 2).to(d), torch.ones(4, device=d)))
+    both_raise(lambda d: torch.native_batch_norm(torch.zeros(0, 3, device=d), None, None, None, None, True, 0.1, 1e-5))
+    both_raise(lambda d: torch._foreach_sub([torch.ones(2, device=d)], [True]))
+    both_raise(lambda d: torch.ones(3, 2, device=d).index_add(0, zero(d), torch.ones(1, 1, device=d)))
+    both_raise(lambda d: torch.ones((), device=d).index_add(0, zero(d), torch.ones(1, device=d)))
+    both_raise(lambda d: F.conv2d(torch.ones(1, 1, 4, 4, device=d), torch.ones(1, 1, 2, 2, device=d), padding=-1))
+    both_raise(lambda d: F.conv2d(torch.ones(1, 1, 4, 4, device=d), torch.ones(1, 1, 2, 2, device=d), dilation=-1))
+    both_raise(lambda d: F.conv2d(torch.ones(1, 1, 4, 4, device=d), torch.ones(0, 1, 2, 2, device=d)))
+    both_raise(lambda d: torch.take(torch.ones(4, device=d), zero(d).expand(2), out=torch.zeros(1, device=d).expand(2)))
+    both_raise(lambda d: torch.cummax(torch.ones((), device=d), 1))
+    both_raise(lambda d: torch.mv(torch.ones((), device=d), torch.ones((), device=d)))
+    both_raise(lambda d: torch.geqrf(torch.ones((), device=d)))
+
+
+def test_an_index_of_a_number_is_zero() -> None:
+    there = torch.tensor(5.0, device=DEVICE)
+    for index in (torch.tensor(4, device=DEVICE), torch.tensor([4], device=DEVICE)):
+        for call in (
+            lambda i=index: torch.gather(there, 0, i),
+            lambda i=index: torch.gather(torch.arange(3.0, device=DEVICE), 0, i),
+            lambda i=index: there.index_fill(0, i, 1.0),
+            lambda i=index: there.index_copy(0, i, torch.ones(i.shape, device=DEVICE)),
+        ):
+            with pytest.raises(IndexError, match="index 4 is out of bounds"):
+                call().cpu()
+    agree(lambda d: [torch.gather(torch.arange(4.0, device=d), 0, torch.tensor(2, device=d))])
+
+
+def zero(device: str) -> torch.Tensor:
+    return torch.tensor([0], device=device)
