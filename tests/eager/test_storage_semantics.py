@@ -168,3 +168,20 @@ def test_an_fsdp_like_loop_empties_and_refills_a_flat_storage() -> None:
         return flat, views, kept
 
     agree(program)
+
+
+def test_ops_that_view_without_saying_so_share_memory() -> None:
+    def program(device: str) -> Any:
+        ops: list[Callable[[Tensor], Tensor]] = [
+            lambda x: torch.ops.aten._unsafe_view(x, (2, 6)), torch.ops.aten.lift, torch.ops.aten.lift_fresh,
+            lambda x: x.unsafe_split(2)[0], lambda x: x.unsafe_chunk(2)[1],
+            lambda x: x.unsafe_split_with_sizes([1, 2])[0], lambda x: torch.ops.aten._reshape_alias(x, (2, 6), (6, 1)),
+        ]  # fmt: skip
+        bases = [torch.zeros(3, 4, device=device) for _ in ops]
+        for op, base in zip(ops, bases, strict=True):
+            op(base).add_(1)
+        into = torch.zeros(4, 6, device=device)
+        torch.kron(torch.arange(4.0, device=device).view(2, 2), torch.ones(2, 3, device=device), out=into)
+        return bases, into
+
+    agree(program)

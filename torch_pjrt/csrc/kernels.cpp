@@ -187,6 +187,8 @@ TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
   m.impl(
       "_reshape_alias",
       static_cast<at::Tensor (*)(const at::Tensor&, c10::IntArrayRef, c10::IntArrayRef)>(at::native::_reshape_alias));
+  m.impl("_unsafe_view", at::native::_unsafe_view);
+  m.impl("lift", at::native::lift);
   m.impl("unfold", at::native::unfold);
   m.impl("view_as_real", at::native::view_as_real);
   m.impl("view_as_complex", at::native::view_as_complex);
