@@ -46,6 +46,7 @@ def main() -> None:
     parser.add_argument("--sample", type=int, help="samples of each unit and variant, evenly spread (0: all)")
     parser.add_argument("--again", nargs="?", const="*", default="",
                         help="run what has a result too; with statuses by comma, what has one of them")  # fmt: skip
+    parser.add_argument("--known", action="store_true", help="leave out what has no result yet")
     parser.add_argument("--status", default="wrong,raises", help="what `show` shows")
     parser.add_argument("--workers", type=int, default=os.cpu_count() or 1)
     parser.add_argument("--timeout", type=float, default=300, help="seconds for one variant of a unit")
@@ -81,7 +82,7 @@ def _run(options: argparse.Namespace) -> None:
     jobs = []
     for unit in _selected(options):
         have = results.of(options.results, unit)
-        wanted = [v for v in variants(unit) if _matches(v, options.variant) and _due(have.get(v), options.again)]
+        wanted = [v for v in variants(unit) if _matches(v, options.variant) and _due(have.get(v), options)]
         if wanted:
             jobs.append(pool.Job(unit, [(v, _limit(v, unit.dtype, options.sample)) for v in wanted]))
     totals: Counter[str] = Counter()
@@ -104,10 +105,10 @@ def _limit(variant: str, dtype: str, sample: int | None) -> int | None:
     return SAMPLES.get(variant, OTHERS)[dtype != "float32"]
 
 
-def _due(line: results.Line | None, again: str) -> bool:
-    if line is None or again == "*":
-        return True
-    return any(line["counts"].get(s) for s in again.split(",") if s)
+def _due(line: results.Line | None, options: argparse.Namespace) -> bool:
+    if line is None:
+        return not options.known
+    return options.again == "*" or any(line["counts"].get(s) for s in options.again.split(",") if s)
 
 
 def _show(options: argparse.Namespace) -> None:
