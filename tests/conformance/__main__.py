@@ -45,7 +45,7 @@ def main() -> None:
     parser.add_argument("--variant", default="*", help="names, by comma")
     parser.add_argument("--sample", type=int, help="samples of each unit and variant, evenly spread (0: all)")
     parser.add_argument("--again", nargs="?", const="*", default="",
-                        help="run what has a result too; with statuses by comma, what has one of them")  # fmt: skip
+                        help="run what has a result too; with statuses (or closer) by comma, what has one of them")  # fmt: skip
     parser.add_argument("--known", action="store_true", help="leave out what has no result yet")
     parser.add_argument("--status", default="wrong,raises", help="what `show` shows")
     parser.add_argument("--workers", type=int, default=os.cpu_count() or 1)
@@ -108,7 +108,8 @@ def _limit(variant: str, dtype: str, sample: int | None) -> int | None:
 def _due(line: results.Line | None, options: argparse.Namespace) -> bool:
     if line is None:
         return not options.known
-    return options.again == "*" or any(line["counts"].get(s) for s in options.again.split(",") if s)
+    found = {**line["counts"], "closer": line["closer"]}
+    return options.again == "*" or any(found.get(s) for s in options.again.split(",") if s)
 
 
 def _show(options: argparse.Namespace) -> None:

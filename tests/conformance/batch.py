@@ -25,7 +25,7 @@ from .others import MODULE_VARIANTS, OPTIMIZER_VARIANTS
 from .place import DEVICE, place
 from .sparse_samples import SPARSE_VARIANTS
 from .units import Unit
-from .variants import OP_VARIANTS, Make
+from .variants import OP_VARIANTS, Make, elementwise
 
 # Cases placed together, and recorded ops from which on a batch is read: XLA's compile time per op grows with a program.
 CASES, OPS = 48, 300
@@ -269,10 +269,11 @@ def _closer(pending: _Pending, got: Any, want: Any, tol: judge.Tolerance) -> boo
     exact = in_float64(pending.case)
     if exact.error is not None:
         return False
-    noise = judge.rounding(pending.row.unit)
+    noise = judge.half_a_unit(pending.row.unit)
     shaken = [in_float64(pending.case, noise, seed) for seed in range(1, judge.SHAKEN + 1) if noise]
     outcomes = [judge.on_host(o.tree(pending.places)) for o in (exact, *shaken) if o.error is None]
-    return judge.closer(got, want, outcomes[0], outcomes[1:], tol)
+    alone = elementwise(pending.row.unit) and pending.row.variant not in ("backward", "double_backward")
+    return judge.closer(got, want, outcomes[0], outcomes[1:], tol, elementwise=alone)
 
 
 def _kin(refused: Exception) -> tuple[type[Exception], ...]:

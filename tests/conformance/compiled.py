@@ -1,4 +1,4 @@
-"""Ops under torch.compile: the op alone in a graph, its result and its gradients."""
+"""Ops under torch.compile: a graph of the op alone (several, where Dynamo breaks it), its result and its gradients."""
 
 from __future__ import annotations
 

@@ -128,14 +128,16 @@ OFTEN = 4
 SHAKEN = 4
 
 
-def closer(got: Any, want: Any, exact: Any, shaken: Sequence[Any], tol: Tolerance) -> bool:
+def closer(
+    got: Any, want: Any, exact: Any, shaken: Sequence[Any], tol: Tolerance, *, elementwise: bool = False
+) -> bool:
     """Whether `got` is as near to the float64 result as the tolerance asks, or as can be asked.
 
     The CPU's half-precision kernels often accumulate in half precision, and cancellation and ill-conditioned problems
     magnify rounding: there a difference from the CPU says nothing about who is right. A result is uncertain by CPU
     PyTorch's own worst error in it, and by what it changes if the arguments change by a rounding (`shaken`: float64
     results for such arguments). Errors are compared with the largest in the same tensor, since which element the
-    rounding hits differs with the order of the operations.
+    rounding hits differs with the order of the operations; of an `elementwise` op with the element's own.
     """
     from torch.testing._comparison import default_tolerances
 
@@ -152,11 +154,15 @@ def closer(got: Any, want: Any, exact: Any, shaken: Sequence[Any], tol: Toleranc
         rtol, atol = default_tolerances(g.dtype)
         wide = torch.complex128 if g.is_complex() else torch.float64
         g, w, e = g.to(wide), w.to(wide), e.to(wide)
-        near = torch.finfo(got[i].dtype).eps / 10  # of zero: the default for half types is much less than they can say
+        near = torch.finfo(got[i].dtype).eps / 50  # to zero: the default for half types is 1e-5, as for float32
         allowed = max(atol, tol.atol or 0, near) + max(rtol, tol.rtol or 0) * e.abs()
         off = (g - e).abs()
         errors = [(x - e).abs() for x in (w, *(o[i] for o in others if len(o) > i)) if x.shape == e.shape]
-        uncertain = max((float(torch.where(x.isfinite(), x, 0).max()) for x in errors if x.numel()), default=0.0)
+        uncertain = torch.stack([torch.where(x.isfinite(), x, 0) for x in errors]).amax(0)
+        if elementwise:
+            uncertain = uncertain + torch.finfo(got[i].dtype).eps * e.abs()
+        elif uncertain.numel():
+            uncertain = uncertain.max()
         fine = (off <= allowed) | (off <= OFTEN * uncertain) | (g == w) | (g.isnan() & (e.isnan() | w.isnan()))
         fine = fine | (g == e.to(got[i].dtype).to(wide))  # infinite as well, where that is what the dtype makes of it
         if not bool(fine.all()):
@@ -164,9 +170,28 @@ def closer(got: Any, want: Any, exact: Any, shaken: Sequence[Any], tol: Toleranc
     return True
 
 
-def rounding(unit: Unit) -> float:
-    """Half a unit in the last place of the dtype, relative; 0 where nothing is rounded."""
+# Steps: a rounding of the argument may move the result by a whole one, which says nothing about the result.
+_STEPS = (
+    "floor",
+    "ceil",
+    "round",
+    "trunc",
+    "frac",
+    "remainder",
+    "fmod",
+    "floor_divide",
+    "div",
+    "__rmod__",
+    "sign",
+    "sgn",
+)
+
+
+def half_a_unit(unit: Unit) -> float:
+    """Half a unit in the last place of the dtype, relative; 0 where nothing is rounded or results step."""
     dtype = unit.torch_dtype
+    if unit.op.partition(".")[0].removeprefix("_foreach_") in _STEPS:
+        return 0.0
     return torch.finfo(dtype).eps / 2 if dtype.is_floating_point or dtype.is_complex else 0.0
 
 

@@ -34,9 +34,11 @@ that PyTorch tests itself with, run on {platform} and held against CPU PyTorch {
   compiled: two in float32, one in other dtypes; the rest six and two. `--sample 0` takes all of everything.
 * A result is right if it is within `torch.testing.assert_close`'s tolerance for its dtype, or the wider one that
   PyTorch's own tests grant the op; or if each element is as near to the float64 result as that tolerance asks, or
-  within four times the worst error of CPU PyTorch's own result ({closer} cases: the CPU accumulates in half precision,
-  terms cancel, or the problem is ill-conditioned). Factors defined up to a phase (svd, eig, eigh) are compared as
-  PyTorch's samples prescribe. Random ops are compared by distribution (Kolmogorov-Smirnov).
+  within four times what is uncertain about it: CPU PyTorch's own error, and what it changes if the arguments change by
+  half a unit in the last place, the largest of the tensor or, of elementwise operators, of the element ({closer} cases:
+  the CPU accumulates in half precision, terms cancel, or the problem is ill-conditioned). Factors defined up to a phase
+  (svd, eig, eigh) are compared as PyTorch's samples prescribe. Random ops are compared by distribution
+  (Kolmogorov-Smirnov).
 """
 
 

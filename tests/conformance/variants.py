@@ -131,7 +131,7 @@ def views(unit: Unit, limit: int | None) -> Iterator[Case]:
         if dtype.is_complex or dtype.is_floating_point:
             yield Case(f"{i} neg", map_tensors(_neg_view, inputs), call(unit, sample), undefined=undefined(unit))
         first = inputs[0]
-        if _elementwise(unit) and isinstance(first, Tensor) and first.dim() and first.numel():
+        if _expandable(unit) and isinstance(first, Tensor) and first.dim() and first.numel():
             expanded = first.detach()[..., :1].expand_as(first)
             yield Case(f"{i} expanded", (expanded, *inputs[1:]), call(unit, sample), undefined=undefined(unit))
 
@@ -275,14 +275,15 @@ def vmapped(unit: Unit, limit: int | None) -> Iterator[Case]:
     for i, sample in samples(unit, limit):
         first, *others = arguments(unit, sample)
         if not isinstance(first, Tensor) or first.layout != torch.strided:
-            raise Skip("its input is no tensor that could be mapped over")
+            continue
+        second = first * 0.5 if first.is_floating_point() or first.is_complex() else first.clone()
         one = call(unit, sample)
 
         def program(inputs: Any, constants: list[Tensor], one: Program = one) -> Any:
             x, *rest = inputs
             return torch.func.vmap(lambda part: one((part, *rest), constants), randomness="different")(x)
 
-        yield Case(str(i), (torch.stack([first, first]), *others), program, undefined=undefined(unit))
+        yield Case(str(i), (torch.stack([first, second]), *others), program, undefined=undefined(unit))
 
 
 @variant("errors")
@@ -346,8 +347,13 @@ def _single(t: Tensor) -> Tensor:
     return t.detach().reshape(-1)[0] if t.numel() else t
 
 
-def _elementwise(unit: Unit) -> bool:
-    return type(unit.info).__name__ in ("UnaryUfuncInfo", "BinaryUfuncInfo", "ReductionOpInfo", "ShapeFuncInfo")
+def elementwise(unit: Unit) -> bool:
+    """Whether each element of the result comes from one of the arguments' each."""
+    return unit.database == "op_db" and type(unit.info).__name__ in ("UnaryUfuncInfo", "BinaryUfuncInfo")
+
+
+def _expandable(unit: Unit) -> bool:
+    return elementwise(unit) or type(unit.info).__name__ in ("ReductionOpInfo", "ShapeFuncInfo")
 
 
 def undefined(unit: Unit) -> bool:

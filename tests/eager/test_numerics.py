@@ -125,6 +125,9 @@ WITH_NUMBERS: dict[str, Callable[[Tensor, float], Tensor]] = {
     "power": lambda x, c: x.abs() ** c, "eq": torch.eq, "ne": torch.ne, "lt": torch.lt, "le": torch.le, "gt": torch.gt,
     "ge": torch.ge, "clamp": lambda x, c: x.clamp(-c, c), "hardshrink": torch.nn.functional.hardshrink,
     "0-d": lambda x, c: torch.hypot(x, torch.tensor(c, device=x.device)), "lerp": lambda x, c: torch.lerp(x, x * 2, c),
+    "over": lambda x, c: c / (x.abs() + 1), "times 0-d": lambda x, c: torch.mul(torch.tensor(c, device=x.device), x),
+    "0-d over": lambda x, c: torch.div(torch.tensor(c, device=x.device), x.abs() + 1, rounding_mode="floor"),
+    "logaddexp": lambda x, c: torch.logaddexp(x, torch.tensor(c, device=x.device)),
     "value": lambda x, c: torch.addcmul(x, x, x, value=c), "leaky_relu": torch.nn.functional.leaky_relu,
 }  # fmt: skip
 
@@ -150,3 +153,13 @@ def test_quotients_that_become_whole_numbers_are_rounded_once(dtype: torch.dtype
         for kind in (torch.int64, torch.int32, torch.uint8):
             ours = torch.linspace(n, 1, n, dtype=kind, device=DEVICE).cpu()
             assert torch.equal(ours, torch.linspace(n, 1, n, dtype=kind)), (n, kind)
+
+
+def test_powers_of_integers_take_all_bits_of_the_exponent() -> None:
+    check(lambda a, b: [a**b], torch.tensor([0, 2, 3, -3, 1, 5]), torch.tensor([64, 65, 64, 127, 70, 0]))
+    small = torch.tensor([[0, 1, 2, 255]], dtype=torch.uint8)
+    check(lambda a, b: [a**b, 3 ** b.long()], small, torch.tensor([[0], [7], [200]], dtype=torch.uint8))
+
+
+def test_ldexp_has_results_where_the_power_of_two_has_none() -> None:
+    check(lambda a, b: [torch.ldexp(a, b)], torch.tensor([0.0, 1e-30, 1e30, 1.0]), torch.tensor([130, 130, -200, 3]))

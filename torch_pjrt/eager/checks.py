@@ -103,6 +103,12 @@ def _check_normalized(given: Mapping[str, Any]) -> None:
         raise RuntimeError(f"input tensor must have at least one element, but got input_sizes = {list(sizes)}")
 
 
+@_refuse_for("hash_tensor")
+def _check_mode(given: Mapping[str, Any]) -> None:
+    if given["mode"] != 0:
+        raise RuntimeError(f"Unknown hash_tensor mode: {given['mode']}")
+
+
 @_refuse_for("index_add")
 def _check_added(given: Mapping[str, Any]) -> None:
     self, source = given["self"], given["source"]

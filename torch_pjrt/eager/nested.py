@@ -43,6 +43,7 @@ def native_layer_norm(
     """(normalized, means, reciprocal deviations) over the last dimensions, which are the same in all tensors."""
     if weight is None or bias is None:
         raise ValueError("NestedTensor layer_norm requires weight and bias")
+    input = padded_nested.packed(input)
     _require_contiguous("layer_norm", input)
     sizes, wanted = input._nested_tensor_size(), torch.tensor(list(normalized_shape))
     if len(normalized_shape) > sizes.shape[-1] or not (sizes[:, -len(normalized_shape) :] == wanted).all():
@@ -79,6 +80,7 @@ def sum_dim(
     self: Tensor, dim: Sequence[int] | None, keepdim: bool = False, *, dtype: torch.dtype | None = None
 ) -> Tensor:
     """The sum over the last dimension, which is kept, as in PyTorch's kernel."""
+    self = padded_nested.packed(self)
     _require_contiguous("sum", self)
     if dtype is not None or self.is_complex():
         raise RuntimeError("sum of a nested tensor of the strided layout takes no dtype and no complex numbers")

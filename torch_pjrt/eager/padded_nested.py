@@ -2,7 +2,8 @@
 
 In inference PyTorch packs the batch, runs the layers without a mask, and pads the result with zeros. Packed, each batch
 would have sizes, and programs, of its own. So here the nested tensor is one over the padded batch itself, with gaps; a
-layer runs on the whole batch, with a mask made of the lengths, which reach the program as data.
+layer runs on the whole batch, with a mask made of the lengths, which reach the program as data. Whatever else is asked
+of such a nested tensor gets it packed (`csrc/borrow.cpp`).
 """
 
 from __future__ import annotations
@@ -27,7 +28,11 @@ def from_mask(t: Tensor, mask: Tensor, mask_check: bool = True) -> Tensor:
     if mask_check:
         packed: Tensor = _of_cpu(aten._nested_tensor_from_mask.default, torch._C.DispatchKey.CPU, t, mask)
         return packed
-    return _over(t.clone(memory_format=torch.contiguous_format), mask.sum(1).cpu())
+    lengths = mask.sum(1).cpu()
+    if not lengths.any():
+        raise RuntimeError("_nested_tensor_from_mask: at least one sequence must have an element")
+    # Zeros for padding, as attention multiplies what it masks by zero: a NaN would stay one.
+    return _over(t.where(mask.unsqueeze(2), 0).contiguous(), lengths)
 
 
 def to_padded_tensor(self: Tensor, padding: float, output_size: Sequence[int] | None = None) -> Tensor:
@@ -64,8 +69,13 @@ def transformer_encoder_layer(src: Tensor, *args: Any) -> Tensor:
     return _over(aten._transformer_encoder_layer_fwd.default(batch, *args[:_WITHOUT_MASK], hidden, 1), lengths)
 
 
-# Arguments of a layer between `src` and the mask.
-_WITHOUT_MASK = 17
+def packed(nested: Tensor) -> Tensor:
+    """The tensors of a batch with padding one after the other; any other nested tensor as it is."""
+    return nested if _batch_of(nested) is None else nested.contiguous()
+
+
+# Where the mask is among the arguments of a layer that come after `src`.
+_WITHOUT_MASK = [a.name for a in aten._transformer_encoder_layer_fwd.default._schema.arguments].index("mask") - 1
 KERNELS: dict[str, Callable[..., Any]] = {
     "to_padded_tensor": to_padded_tensor,
     "_transformer_encoder_layer_fwd": transformer_encoder_layer,

@@ -185,7 +185,7 @@ def softshrink(self: Array, lambd: Array | float = 0.5) -> Array:
     return jnp.where(self > lambd, self - lambd, jnp.where(self < -lambd, self + lambd, self * 0))
 
 
-@pointwise("hardshrink", rounding=True)
+@pointwise("hardshrink", rounded=True)
 def hardshrink(self: Array, lambd: Array | float = 0.5) -> Array:
     return jnp.where((self >= -lambd) & (self <= lambd), 0, self)
 
@@ -195,7 +195,7 @@ def softshrink_backward(grad_output: Array, self: Array, lambd: Array) -> Array:
     return jnp.where((self >= -lambd) & (self <= lambd), 0, grad_output)
 
 
-@pointwise("hardshrink_backward", rounding=True)
+@pointwise("hardshrink_backward", rounded=True)
 def hardshrink_backward(grad_out: Array, self: Array, lambd: Array) -> Array:
     return jnp.where((self >= -lambd) & (self <= lambd), 0, grad_out)
 

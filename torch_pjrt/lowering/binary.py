@@ -12,32 +12,32 @@ from .registry import lower, pointwise
 from .widen import wide_dtype
 
 
-@pointwise("add.Tensor", "add.Scalar", rounding=True)
+@pointwise("add.Tensor", "add.Scalar", rounded=True)
 def add(self: Array, other: Array, alpha: Array | None = None) -> Array:
     return self + other if alpha is None else self + other * alpha
 
 
-@pointwise("sub.Tensor", "sub.Scalar", rounding=True)
+@pointwise("sub.Tensor", "sub.Scalar", rounded=True)
 def sub(self: Array, other: Array, alpha: Array | None = None) -> Array:
     return self - other if alpha is None else self - other * alpha
 
 
-@pointwise("rsub.Tensor", "rsub.Scalar", rounding=True)
+@pointwise("rsub.Tensor", "rsub.Scalar", rounded=True)
 def rsub(self: Array, other: Array, alpha: Array | None = None) -> Array:
     return other - self if alpha is None else other - self * alpha
 
 
-@pointwise("mul.Tensor", "mul.Scalar")
+@pointwise("mul.Tensor", "mul.Scalar", rounded=["self"])
 def mul(self: Array, other: Array) -> Array:
     return self * other
 
 
-@pointwise("div.Tensor", "div.Scalar", floating=True)
+@pointwise("div.Tensor", "div.Scalar", floating=True, rounded=["self"])
 def div(self: Array, other: Array) -> Array:
     return self / other
 
 
-@pointwise("div.Tensor_mode", "div.Scalar_mode", aside=["rounding_mode"], divisor="other")
+@pointwise("div.Tensor_mode", "div.Scalar_mode", rounded=["self"], aside=["rounding_mode"], divisor="other")
 def div_mode(self: Array, other: Array, *, rounding_mode: str | None) -> Array:
     if rounding_mode == "floor":
         return floor_divide(self, other)
@@ -56,7 +56,7 @@ def quotient(x: Array, by: Array) -> Array:
     return x / lax.optimization_barrier(jnp.broadcast_to(by, jnp.broadcast_shapes(x.shape, by.shape)))
 
 
-@pointwise("floor_divide", "floor_divide.Scalar", divisor="other")
+@pointwise("floor_divide", "floor_divide.Scalar", rounded=["self"], divisor="other")
 def floor_divide(self: Array, other: Array) -> Array:
     """Python's `//`; a float quotient by zero stays infinite or nan, as CPU PyTorch's kernel has it."""
     remainder = lax.rem(*jnp.broadcast_arrays(self, other))
@@ -70,14 +70,14 @@ def floor_divide(self: Array, other: Array) -> Array:
     return jnp.where(other == 0, self / other, floor)
 
 
-@pointwise("remainder.Tensor", "remainder.Scalar", "remainder.Scalar_Tensor", rounding=True, divisor="other")
+@pointwise("remainder.Tensor", "remainder.Scalar", "remainder.Scalar_Tensor", rounded=True, divisor="other")
 def remainder(self: Array, other: Array) -> Array:
     """With the divisor's sign, as Python's `%`."""
     r = lax.rem(*jnp.broadcast_arrays(self, other))
     return jnp.where((r != 0) & ((r < 0) != (other < 0)), r + other, r)
 
 
-@pointwise("fmod.Tensor", "fmod.Scalar", rounding=True, divisor="other")
+@pointwise("fmod.Tensor", "fmod.Scalar", rounded=True, divisor="other")
 def fmod(self: Array, other: Array) -> Array:
     return lax.rem(*jnp.broadcast_arrays(self, other))
 
@@ -106,28 +106,42 @@ def pow_scalar(self: Array, exponent: int | float | complex) -> Array:
 _UNROLLED_EXPONENT = 4
 
 
-@pointwise("pow.Tensor_Tensor", "pow.Scalar", rounding=True)
+@pointwise("pow.Tensor_Tensor", "pow.Scalar", rounded=True)
 def pow_tensor(self: Array, exponent: Array) -> Array:
     if self.dtype == np.bool_:
         return self | ~exponent
     if jnp.issubdtype(self.dtype, jnp.inexact):
         return jnp.power(self, exponent)
-    whole = jnp.power(self, jnp.maximum(exponent, 0))
+    whole = _integer_power(self, jnp.maximum(exponent, 0))
     inverse = jnp.where(self == 1, 1, jnp.where(self == -1, 1 - 2 * (exponent & 1), 0))
     return jnp.where(exponent < 0, inverse, whole)
 
 
+def _integer_power(base: Array, exponent: Array) -> Array:
+    """By squaring, as many times as the largest exponent has bits (jnp.power looks at six of them); wraps around."""
+
+    def step(state: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
+        result, square, left = state
+        return jnp.where(left & 1 == 1, result * square, result), square * square, left >> 1
+
+    square, left = jnp.broadcast_arrays(base, exponent)
+    return lax.while_loop(lambda state: (state[2] > 0).any(), step, (jnp.ones_like(square), square, left))[0]
+
+
 @pointwise("ldexp.Tensor", floating=True)
 def ldexp(self: Array, other: Array) -> Array:
-    return self * jnp.exp2(other)
+    """2^other alone may be infinite or zero where the result is not."""
+    whole = jnp.floor(other)
+    scaled = jnp.ldexp(self, jnp.clip(whole, -5000, 5000).astype(np.int32))
+    return jnp.where(whole == other, scaled, scaled * jnp.exp2(other - whole))
 
 
-@pointwise("atan2", floating=True, rounding=True)
+@pointwise("atan2", floating=True, rounded=True)
 def atan2(self: Array, other: Array) -> Array:
     return jnp.arctan2(self, other)
 
 
-@pointwise("hypot", floating=True, rounding=True)
+@pointwise("hypot", floating=True, rounded=True)
 def hypot(self: Array, other: Array) -> Array:
     return jnp.hypot(self, other)
 
@@ -144,7 +158,7 @@ def nextafter(self: Array, other: Array) -> Array:
     return jnp.nextafter(self.astype(dtype), other.astype(dtype))
 
 
-@pointwise("logaddexp", floating=True)
+@pointwise("logaddexp", floating=True, rounded=True)
 def logaddexp(self: Array, other: Array) -> Array:
     if not jnp.iscomplexobj(self):
         return jnp.logaddexp(self, other)
@@ -153,7 +167,7 @@ def logaddexp(self: Array, other: Array) -> Array:
     return jnp.where(jnp.isinf(high.real) & (high == low), high, high + jnp.log1p(jnp.exp(low - high)))
 
 
-@pointwise("logaddexp2", floating=True)
+@pointwise("logaddexp2", floating=True, rounded=True)
 def logaddexp2(self: Array, other: Array) -> Array:
     return jnp.logaddexp2(self, other)
 

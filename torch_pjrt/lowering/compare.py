@@ -8,32 +8,32 @@ from jax import Array
 from .registry import lower, pointwise
 
 
-@pointwise("eq.Tensor", "eq.Scalar", rounding=True)
+@pointwise("eq.Tensor", "eq.Scalar", rounded=True)
 def eq(self: Array, other: Array) -> Array:
     return self == other
 
 
-@pointwise("ne.Tensor", "ne.Scalar", rounding=True)
+@pointwise("ne.Tensor", "ne.Scalar", rounded=True)
 def ne(self: Array, other: Array) -> Array:
     return self != other
 
 
-@pointwise("lt.Tensor", "lt.Scalar", rounding=True)
+@pointwise("lt.Tensor", "lt.Scalar", rounded=True)
 def lt(self: Array, other: Array) -> Array:
     return self < other
 
 
-@pointwise("le.Tensor", "le.Scalar", rounding=True)
+@pointwise("le.Tensor", "le.Scalar", rounded=True)
 def le(self: Array, other: Array) -> Array:
     return self <= other
 
 
-@pointwise("gt.Tensor", "gt.Scalar", rounding=True)
+@pointwise("gt.Tensor", "gt.Scalar", rounded=True)
 def gt(self: Array, other: Array) -> Array:
     return self > other
 
 
-@pointwise("ge.Tensor", "ge.Scalar", rounding=True)
+@pointwise("ge.Tensor", "ge.Scalar", rounded=True)
 def ge(self: Array, other: Array) -> Array:
     return self >= other
 

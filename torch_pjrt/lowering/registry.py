@@ -70,7 +70,7 @@ def lower(
 def pointwise(
     *names: str,
     floating: bool = False,
-    rounding: bool = False,
+    rounded: bool | Sequence[str] = False,
     static: Sequence[str] = (),
     aside: Sequence[str] = (),
     divisor: str = "",
@@ -79,9 +79,10 @@ def pointwise(
 
     Every array argument (and number in an operand position) is cast to PyTorch's promoted dtype, the half types to
     float32 first (PyTorch's opmath), before the function sees it; so the function is the formula and nothing else.
-    `floating`: integers compute in the default float dtype (`sin`, `true_divide`). `rounding`: numbers and 0-d tensors
-    are rounded to the promoted dtype first, as CPU PyTorch does in most operators (bfloat16's 0.1 equals 0.1), but not
-    in products, quotients and activations; tensors with dimensions always are. Arguments named in `static` (see
+    `floating`: integers compute in the default float dtype (`sin`, `true_divide`). `rounded`: the operands
+    that are rounded to the promoted dtype first also if they are numbers or 0-d tensors, True for all: CPU PyTorch does
+    so in most operators (bfloat16's 0.1 equals 0.1), but not with a second factor or a divisor, and in few activations.
+    Tensors with dimensions always are. Arguments named in `static` (see
     `lower`) and `aside` (a mask, a number of decimals) take no part in that and are passed through untouched. The one
     named `divisor` must not be zero where the operands meet in an integer dtype.
     """
@@ -101,7 +102,9 @@ def pointwise(
             for k, v in operands.items():
                 # A number goes through its own type first: 300 wraps in uint8, as PyTorch's wrapped numbers do.
                 x = jnp.asarray(v)
-                bound[k] = (x.astype(to_numpy(meet)) if rounding or x.ndim else x).astype(dtype)
+                if x.ndim or rounded is True or (rounded and k in rounded):
+                    x = x.astype(to_numpy(meet))
+                bound[k] = x.astype(dtype)
                 if k == divisor and (isinstance(v, Array) or v == 0):
                     require_divisor(bound[k])
             return fn(**bound)

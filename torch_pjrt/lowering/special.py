@@ -95,12 +95,14 @@ def _zeta(x: Array, q: Array) -> Array:
     return jnp.where(pole, jnp.inf, jnp.where(x < 1, jnp.nan, found))
 
 
-@pointwise("xlogy.Tensor", "xlogy.Scalar_Self", "xlogy.Scalar_Other", floating=True, rounding=True)
+@pointwise("xlogy.Tensor", "xlogy.Scalar_Self", "xlogy.Scalar_Other", floating=True, rounded=True)
 def xlogy(self: Array, other: Array) -> Array:
     return _zero_times(self, other, jnp.log(other))
 
 
-@pointwise("special_xlog1py", "special_xlog1py.self_scalar", "special_xlog1py.other_scalar", floating=True)
+@pointwise(
+    "special_xlog1py", "special_xlog1py.self_scalar", "special_xlog1py.other_scalar", floating=True, rounded=True
+)
 def xlog1py(self: Array, other: Array) -> Array:
     return _zero_times(self, other, jnp.log1p(other))
 

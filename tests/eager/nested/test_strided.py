@@ -119,6 +119,53 @@ def test_an_encoder_runs_batches_of_all_lengths_with_the_same_programs() -> None
     assert compiled[1] == compiled[2] == compiled[3]
 
 
+@pytest.mark.parametrize("where", ["layers.0", "layers.1", "layers.0.linear1", "layers.1.self_attn", "layers.1.norm1"])
+@pytest.mark.parametrize("norm_first", [False, True])
+def test_an_encoder_with_a_hook_goes_layer_by_layer(where: str, norm_first: bool) -> None:
+    torch.manual_seed(3)
+    layer = nn.TransformerEncoderLayer(8, 2, 16, batch_first=True, norm_first=norm_first, activation="gelu")
+    encoder = nn.TransformerEncoder(layer, 2).eval()
+    batch, padding = torch.randn(3, 5, 8), torch.arange(5) >= torch.tensor([5, 3, 1])[:, None]
+
+    def program(d: str) -> Any:
+        there = copy.deepcopy(encoder).to(d)
+        there.get_submodule(where).register_forward_hook(lambda *_: None)
+        with torch.no_grad():
+            return there(batch.to(d), src_key_padding_mask=padding.to(d))
+
+    agree(program)
+
+
+def test_what_stands_in_the_padding_of_an_encoder_does_not_matter() -> None:
+    encoder = nn.TransformerEncoder(nn.TransformerEncoderLayer(8, 2, 16, batch_first=True), 2).eval()
+    padding = torch.arange(5) >= torch.tensor([5, 3, 1])[:, None]
+    batch = torch.randn(3, 5, 8).masked_fill(padding.unsqueeze(2), float("nan"))
+
+    def program(d: str, batch: torch.Tensor, padding: torch.Tensor) -> Any:
+        with torch.no_grad():
+            return copy.deepcopy(encoder).to(d)(batch.to(d), src_key_padding_mask=padding.to(d))
+
+    agree(lambda d: program(d, batch, padding))
+    both_raise(lambda d: program(d, batch[:0], padding[:0]))
+    both_raise(lambda d: program(d, batch, torch.ones(3, 5).bool()))
+
+
+def test_tensors_over_a_batch_are_packed_for_what_wants_them_so() -> None:
+    batch, mask = torch.randn(3, 5, 8), torch.arange(5) < torch.tensor([5, 3, 1])[:, None]
+
+    def program(d: str) -> Any:
+        def nested() -> torch.Tensor:
+            return torch._nested_tensor_from_mask(batch.to(d), mask.to(d), mask_check=False)
+
+        x = nested()
+        x.relu_()
+        x.mul_(2)
+        weight = torch.ones(4, 8, device=d)
+        return apart([x, nested() + x, F.linear(x, weight), F.gelu(x), x.half().float(), nested() > 0])
+
+    agree(program)
+
+
 def test_from_a_mask_packed_and_refused() -> None:
     mask = torch.tensor([[1, 1, 0], [1, 0, 0]]).bool()
     batch = torch.randn(2, 3, 8)
