@@ -45,7 +45,7 @@ def main() -> None:
     parser.add_argument("--variant", default="*", help="names, by comma")
     parser.add_argument("--sample", type=int, help="samples of each unit and variant, evenly spread (0: all)")
     parser.add_argument("--again", nargs="?", const="*", default="",
-                        help="run what has a result too; with statuses (or closer) by comma, what has one of them")  # fmt: skip
+                        help="run what has a result too, or what has one of these statuses (or closer)")  # fmt: skip
     parser.add_argument("--known", action="store_true", help="leave out what has no result yet")
     parser.add_argument("--status", default="wrong,raises", help="what `show` shows")
     parser.add_argument("--workers", type=int, default=os.cpu_count() or 1)
