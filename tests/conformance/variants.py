@@ -58,10 +58,14 @@ def arguments(unit: Unit, sample: Any) -> Any:
         kwargs["options"] = dataclasses.replace(options, acc_policy="accurate")
     if unit.op == "torch._scaled_mm":  # its samples overflow, which the CPU's kernels make NaN, infinite or the largest
         return sample.input, (sample.args[0], sample.args[1] / 2**20, *sample.args[2:]), kwargs
+    return _kept_on_host(unit, (sample.input, tuple(sample.args), kwargs))
+
+
+def _kept_on_host(unit: Unit, inputs: Any) -> Any:
     if unit.op in _READS_ON_HOST:
-        for t in tensors((sample.args, kwargs)):
+        for t in tensors(inputs[1:]):
             t.stays_on_host = True  # type: ignore[attr-defined]
-    return sample.input, tuple(sample.args), kwargs
+    return inputs
 
 
 # Ops whose further arguments PyTorch wants on the CPU, whatever the device.
@@ -129,7 +133,9 @@ def views(unit: Unit, limit: int | None) -> Iterator[Case]:
         if dtype.is_complex:
             yield Case(f"{i} conj", map_tensors(_conj_view, inputs), call(unit, sample), undefined=undefined(unit))
         if dtype.is_complex or dtype.is_floating_point:
-            yield Case(f"{i} neg", map_tensors(_neg_view, inputs), call(unit, sample), undefined=undefined(unit))
+            # Batch norms write statistics without saying so: CPU PyTorch writes to a copy of such views.
+            negated = (_neg_view(inputs[0]), *inputs[1:]) if "batch_norm" in unit.op else map_tensors(_neg_view, inputs)
+            yield Case(f"{i} neg", negated, call(unit, sample), undefined=undefined(unit))
         first = inputs[0]
         if _expandable(unit) and isinstance(first, Tensor) and first.dim() and first.numel():
             expanded = first.detach()[..., :1].expand_as(first)
@@ -143,8 +149,10 @@ def sizes(unit: Unit, limit: int | None) -> Iterator[Case]:
         raise Skip("CPU PyTorch's own kernel ends the process")
     for i, sample in samples(unit, None if limit is None else min(limit, 4)):
         inputs = arguments(unit, sample)
-        yield Case(f"{i} empty", map_tensors(lambda t: t.detach()[:0] if t.dim() else t, inputs), call(unit, sample))
-        yield Case(f"{i} 0-d", map_tensors(_single, inputs), call(unit, sample), undefined=undefined(unit))
+        empty = _kept_on_host(unit, map_tensors(lambda t: t.detach()[:0] if t.dim() else t, inputs))
+        yield Case(f"{i} empty", empty, call(unit, sample))
+        single = _kept_on_host(unit, map_tensors(_single, inputs))
+        yield Case(f"{i} 0-d", single, call(unit, sample), undefined=undefined(unit))
 
 
 @variant("inplace")
@@ -169,6 +177,8 @@ def out(unit: Unit, limit: int | None) -> Iterator[Case]:
     if not unit.info.supports_out:
         raise Skip("the op takes no out=")
     for i, sample in samples(unit, limit):
+        if sample.kwargs.get("as_tuple"):
+            continue
         for form, buffer in _BUFFERS.items():
             yield Case(f"{i} {form}", arguments(unit, sample), _into(unit, sample, buffer), undefined=undefined(unit))
 

@@ -103,6 +103,21 @@ def _check_normalized(given: Mapping[str, Any]) -> None:
         raise RuntimeError(f"input tensor must have at least one element, but got input_sizes = {list(sizes)}")
 
 
+@_refuse_for("searchsorted")
+def _check_sequence(given: Mapping[str, Any]) -> None:
+    if given["sorted_sequence"].dim() == 0:
+        raise RuntimeError(
+            "torch.searchsorted(): input value can be a scalar only when boundaries tensor dimension is 1, but we got "
+            "boundaries tensor dim(0)"
+        )
+
+
+@_refuse_for("multinomial")
+def _check_distribution(given: Mapping[str, Any]) -> None:
+    if given["self"].dim() and given["self"].size(-1) == 0:
+        raise RuntimeError("invalid multinomial distribution (sum of probabilities <= 0)")
+
+
 @_refuse_for("hash_tensor")
 def _check_mode(given: Mapping[str, Any]) -> None:
     if given["mode"] != 0:
