@@ -66,6 +66,8 @@ def base_name(op: OpOverload) -> str:
 
 def _refuse_for(*names: str, table: dict[str, Check] = _CHECKS) -> Callable[[Check], Check]:
     def register(fn: Check) -> Check:
+        if twice := table.keys() & set(names):
+            raise ValueError(f"two checks for {twice}")
         table.update(dict.fromkeys(names, fn))
         return fn
 
@@ -110,12 +112,6 @@ def _check_sequence(given: Mapping[str, Any]) -> None:
             "torch.searchsorted(): input value can be a scalar only when boundaries tensor dimension is 1, but we got "
             "boundaries tensor dim(0)"
         )
-
-
-@_refuse_for("multinomial")
-def _check_distribution(given: Mapping[str, Any]) -> None:
-    if given["self"].dim() and given["self"].size(-1) == 0:
-        raise RuntimeError("invalid multinomial distribution (sum of probabilities <= 0)")
 
 
 @_refuse_for("hash_tensor")
@@ -329,6 +325,8 @@ def _check_multinomial(given: Mapping[str, Any]) -> None:
     samples, choices = given["num_samples"], given["self"].shape[-1:]
     if samples <= 0:
         raise RuntimeError("cannot sample n_sample <= 0 samples")
+    if choices and choices[0] == 0:
+        raise RuntimeError("invalid multinomial distribution (sum of probabilities <= 0)")
     if choices and not given["replacement"] and samples > choices[0]:
         raise RuntimeError("cannot sample n_sample > prob_dist.size(-1) samples without replacement")
 
