@@ -13,7 +13,8 @@ from .agree import agree, both_raise
 def test_numbers_and_masks_that_do_not_fit_are_refused_at_the_call() -> None:
     mask = torch.tensor([True, False])
     both_raise(lambda d: torch.zeros(2, dtype=torch.int64, device=d).masked_fill(mask.to(d), 1j))
-    both_raise(lambda d: torch.zeros(2, device=d).masked_fill(mask.to(d), torch.tensor(1j, device=d)))
+    both_raise(lambda d: torch.zeros(2, device=d).masked_fill(mask.to(d), torch.tensor(1j, device=d)).cpu())
+    agree(lambda d: torch.zeros(2, device=d).masked_fill(mask.to(d), torch.tensor(3 + 0j, device=d)))
     both_raise(lambda d: torch.zeros(2, device=d).masked_scatter_(mask.expand(2, 2).to(d), torch.ones(4, device=d)))
     both_raise(lambda d: torch.native_batch_norm(torch.zeros(0, 3, device=d), None, None, None, None, True, 0.1, 1e-5))
     both_raise(lambda d: torch._foreach_sub([torch.ones(2, device=d)], [True]))

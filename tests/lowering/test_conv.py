@@ -49,12 +49,15 @@ def operands(dims: int, spec: dict[str, Any], dtype: torch.dtype) -> tuple[torch
 
 @pytest.mark.parametrize(("dims", "spec"), CASES)
 def test_convolution_and_its_gradients_agree_with_cpu(dims: int, spec: dict[str, Any]) -> None:
+    torch.manual_seed(0)
     x, w, b = operands(dims, spec, torch.float32)
     args = list(geometry(dims, **spec).values())
     check(aten.convolution.default, x, w, b, *args, rtol=1e-4, atol=1e-4)
     check(aten.convolution.default, x, w, None, *args, rtol=1e-4, atol=1e-4)
     grad = torch.randn_like(aten.convolution(x, w, b, *args))
-    check(aten.convolution_backward.default, grad, x, w, [8], *args, [True] * 3, rtol=1e-4, atol=1e-4)
+    check(
+        aten.convolution_backward.default, grad, x, w, [8], *args, [True] * 3, rtol=1e-4, atol=4e-4
+    )  # the bias's is a sum of a thousand
 
 
 @pytest.mark.parametrize(

@@ -92,9 +92,8 @@ def _check_subtracted(given: Mapping[str, Any]) -> None:
 
 @_refuse_for("masked_fill")
 def _check_filled(given: Mapping[str, Any]) -> None:
-    value = given["value"]
-    has_imaginary = value.is_complex() if isinstance(value, torch.Tensor) else bool(getattr(value, "imag", 0))
-    if has_imaginary and not given["self"].is_complex():
+    value = given["value"]  # a tensor's is looked at by the program
+    if isinstance(value, complex) and value.imag and not given["self"].is_complex():
         raise RuntimeError(f"value cannot be converted to type {given['self'].dtype} without overflow")
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import jax.numpy as jnp
 from jax import Array
 
+from .check import require
 from .registry import lower, pointwise
 
 
@@ -97,7 +98,10 @@ def where(condition: Array, self: Array, other: Array) -> Array:
 
 @lower("masked_fill.Scalar", "masked_fill.Tensor")
 def masked_fill(self: Array, mask: Array, value: Array | bool | int | float | complex) -> Array:
-    return jnp.where(mask != 0, jnp.asarray(value).astype(self.dtype), self)
+    value = jnp.asarray(value)
+    if jnp.iscomplexobj(value) and not jnp.iscomplexobj(self):
+        require(value.imag == 0, "value cannot be converted to a real type without overflow")
+    return jnp.where(mask != 0, value.astype(self.dtype), self)
 
 
 @lower("isin.Tensor_Tensor")
