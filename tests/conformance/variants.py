@@ -150,7 +150,7 @@ def sizes(unit: Unit, limit: int | None) -> Iterator[Case]:
     for i, sample in samples(unit, None if limit is None else min(limit, 4)):
         inputs = arguments(unit, sample)
         empty = _kept_on_host(unit, map_tensors(lambda t: t.detach()[:0] if t.dim() else t, inputs))
-        yield Case(f"{i} empty", empty, call(unit, sample))
+        yield Case(f"{i} empty", empty, call(unit, sample), undefined=undefined(unit))
         single = _kept_on_host(unit, map_tensors(_single, inputs))
         yield Case(f"{i} 0-d", single, call(unit, sample), undefined=undefined(unit))
 
