@@ -163,3 +163,5 @@ def test_powers_of_integers_take_all_bits_of_the_exponent() -> None:
 
 def test_ldexp_has_results_where_the_power_of_two_has_none() -> None:
     check(lambda a, b: [torch.ldexp(a, b)], torch.tensor([0.0, 1e-30, 1e30, 1.0]), torch.tensor([130, 130, -200, 3]))
+    z, n = torch.tensor([1 + 2j, -0.5j]), torch.tensor([3, -2])
+    torch.testing.assert_close(torch.ldexp(z.to(DEVICE), n.to(DEVICE)).cpu(), torch.ldexp(z, n))

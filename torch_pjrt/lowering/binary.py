@@ -131,6 +131,8 @@ def _integer_power(base: Array, exponent: Array) -> Array:
 @pointwise("ldexp.Tensor", floating=True)
 def ldexp(self: Array, other: Array) -> Array:
     """2^other alone may be infinite or zero where the result is not."""
+    if jnp.iscomplexobj(other):
+        return self * jnp.exp2(other)
     whole = jnp.floor(other)
     scaled = jnp.ldexp(self, jnp.clip(whole, -5000, 5000).astype(np.int32))
     return jnp.where(whole == other, scaled, scaled * jnp.exp2(other - whole))
