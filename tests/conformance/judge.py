@@ -40,7 +40,7 @@ def tolerance(unit: Unit) -> Tolerance:
 
     dtype = unit.torch_dtype
     default_rtol, default_atol = default_tolerances(dtype)
-    if dtype.itemsize == 1 and dtype.is_floating_point:  # PyTorch asks for equal ones: here for neighbours
+    if _is_float8(dtype):  # PyTorch asks for equal ones: here for neighbours
         return Tolerance(torch.finfo(dtype).eps, torch.finfo(dtype).smallest_normal)
     rtol, atol = default_rtol, default_atol
     for entry in getattr(unit.info, "decorators", None) or ():
@@ -100,13 +100,14 @@ def difference(got: Any, want: Any, tol: Tolerance) -> str | None:
     return None
 
 
-_BYTES = (torch.float8_e4m3fn, torch.float8_e5m2, torch.float8_e4m3fnuz, torch.float8_e5m2fnuz)
+def _is_float8(dtype: torch.dtype) -> bool:
+    return dtype.is_floating_point and dtype.itemsize == 1
 
 
 def _comparable(tree: Any) -> list[Any]:
     """Leaves that assert_close takes: tensors and numbers; anything else compares by its text."""
     leaves = tree_flatten(tree)[0]
-    leaves = [x.float() if isinstance(x, Tensor) and x.dtype in _BYTES else x for x in leaves]
+    leaves = [x.float() if isinstance(x, Tensor) and _is_float8(x.dtype) else x for x in leaves]
     return [
         x if isinstance(x, Tensor) else torch.tensor(x) if isinstance(x, (int, float, complex)) else _text(x)
         for x in leaves

@@ -6,6 +6,7 @@
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/ops/clone.h>
 
+#include <algorithm>
 #include <memory>
 #include <vector>
 
@@ -58,9 +59,11 @@ class Borrowed final : public c10::OperatorKernel {
       for (size_t i = 0; i < to.size(); ++i) {
         to[i].copy_(from[i]);
       }
-      for (auto& result : torch::jit::last(stack, op.schema().returns().size())) {
+      const auto count = op.schema().returns().size();
+      for (size_t i = 0; i < count; ++i) {
+        auto& result = torch::jit::peek(*stack, i, count);
         if (result.isTensor() && result.toTensor().is_same(copy)) {
-          const_cast<c10::IValue&>(result) = tensor;
+          result = tensor;
         }
       }
     }
@@ -83,10 +86,12 @@ class Borrowed final : public c10::OperatorKernel {
         }
       } else if (value.isTensorList()) {
         auto list = value.toTensorVector();
-        for (auto& t : list) {
-          t = has_gaps(t) ? packed(t) : t;
+        if (std::any_of(list.begin(), list.end(), has_gaps)) {
+          for (auto& t : list) {
+            t = has_gaps(t) ? packed(t) : t;
+          }
+          value = list;
         }
-        value = list;
       }
     }
   }

@@ -22,14 +22,10 @@ _REPEATS, _PARTIAL_OVERLAP, _OVERLAP = 1, 2, 4
 
 def check(op: OpOverload, given: Mapping[str, Any]) -> None:
     """Raise what the op's CPU kernel raises for these arguments (meta tensors, by name) and its meta kernel may not."""
-    name = base_name(op)
-    if name in _CHECKS:
-        _CHECKS[name](given)
-    if op._schema.name == "aten::masked_scatter_" and given["mask"].dim() > given["self"].dim():
-        raise RuntimeError(
-            f"expand: the number of sizes provided ({given['self'].dim()}) must be greater or equal to the number of "
-            f"dimensions in the tensor ({given['mask'].dim()})"
-        )
+    # By the base name, which all forms have, or by one that only the in-place form has.
+    for name in dict.fromkeys((base_name(op), op._schema.name.partition("::")[2])):
+        if name in _CHECKS:
+            _CHECKS[name](given)
 
 
 def number_check(op: OpOverload) -> Callable[..., None] | None:
@@ -95,6 +91,16 @@ def _check_filled(given: Mapping[str, Any]) -> None:
     value = given["value"]  # a tensor's is looked at by the program
     if isinstance(value, complex) and value.imag and not given["self"].is_complex():
         raise RuntimeError(f"value cannot be converted to type {given['self'].dtype} without overflow")
+
+
+@_refuse_for("masked_scatter_")
+def _check_mask_fits(given: Mapping[str, Any]) -> None:
+    own, mask = given["self"].dim(), given["mask"].dim()
+    if mask > own:
+        raise RuntimeError(
+            f"expand: the number of sizes provided ({own}) must be greater or equal to the number of dimensions in the "
+            f"tensor ({mask})"
+        )
 
 
 @_refuse_for("native_batch_norm", "_native_batch_norm_legit", "_batch_norm_with_update")

@@ -26,8 +26,7 @@ def left_aligned(t: Tensor, mask: Tensor) -> bool:
 def from_mask(t: Tensor, mask: Tensor, mask_check: bool = True) -> Tensor:
     """The sequences of t as a nested tensor: packed, or unchecked, as the encoder asks for it, over a copy of t."""
     if mask_check:
-        packed: Tensor = _of_cpu(aten._nested_tensor_from_mask.default, torch._C.DispatchKey.CPU, t, mask)
-        return packed
+        return _of_cpu(aten._nested_tensor_from_mask.default, torch._C.DispatchKey.CPU, t, mask)
     lengths = mask.sum(1).cpu()
     if not lengths.any():
         raise RuntimeError("_nested_tensor_from_mask: at least one sequence must have an element")
@@ -39,10 +38,7 @@ def to_padded_tensor(self: Tensor, padding: float, output_size: Sequence[int] | 
     """Kernel of nested tensors: a batch's padding is filled, other tensors are padded one by one."""
     found = _batch_of(self)
     if found is None:
-        padded: Tensor = _of_cpu(
-            aten.to_padded_tensor.default, torch._C.DispatchKey.NestedTensorCPU, self, padding, output_size
-        )
-        return padded
+        return _of_cpu(aten.to_padded_tensor.default, torch._C.DispatchKey.NestedTensorCPU, self, padding, output_size)
     batch, lengths = found
     least = [len(lengths), int(lengths.max()), batch.size(2)]
     wanted = least if output_size is None else list(output_size)
@@ -58,10 +54,7 @@ def transformer_encoder_layer(src: Tensor, *args: Any) -> Tensor:
     """Kernel of nested tensors: over a batch with padding a layer is the one of batches, with a mask."""
     found = _batch_of(src)
     if found is None:
-        packed: Tensor = _of_cpu(
-            aten._transformer_encoder_layer_fwd.default, torch._C.DispatchKey.NestedTensorCPU, src, *args
-        )
-        return packed
+        return _of_cpu(aten._transformer_encoder_layer_fwd.default, torch._C.DispatchKey.NestedTensorCPU, src, *args)
     if len(args) > _WITHOUT_MASK and args[_WITHOUT_MASK] is not None:
         raise RuntimeError("_transformer_encoder_layer_fwd: a nested tensor takes no mask, its sizes are one")
     batch, lengths = found
@@ -111,6 +104,7 @@ def _within(lengths: Tensor, longest: int) -> Tensor:
     return torch.arange(longest, device=lengths.device) < lengths.unsqueeze(1)
 
 
-def _of_cpu(op: OpOverload, key: torch._C.DispatchKey, *args: Any) -> Any:
+def _of_cpu(op: OpOverload, key: torch._C.DispatchKey, *args: Any) -> Tensor:
     """What PyTorch's kernel of that key makes of the device's tensors: it only calls other ops."""
-    return op.redispatch(torch._C.DispatchKeySet(key), *args)
+    result: Tensor = op.redispatch(torch._C.DispatchKeySet(key), *args)
+    return result

@@ -87,9 +87,8 @@ def index_copy(self: Array, dim: int, index: Array, source: Array) -> Array:
 
 @lower("index_add")
 def index_add(self: Array, dim: int, index: Array, source: Array, *, alpha: Array | complex = 1) -> Array:
-    source = (
-        source if isinstance(alpha, (int, float)) and alpha == 1 else source * jnp.asarray(alpha).astype(source.dtype)
-    )
+    if not isinstance(alpha, (int, float)) or alpha != 1:
+        source = source * jnp.asarray(alpha).astype(source.dtype)
     if self.ndim == 0:
         return add_at(self.reshape(1), (position(index.reshape(-1), 1),), source.reshape(-1)).reshape(())
     return add_at(self, _along(self, dim, index.reshape(-1), wrap=False), source)
