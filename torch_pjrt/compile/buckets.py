@@ -142,8 +142,8 @@ def _ranges(nodes: Iterable[Node]) -> dict[Any, Range]:
 
 # Ops to which it matters how their argument lies in memory.
 _OF_MEMORY = {
-    torch.ops.aten.as_strided.default, torch.ops.aten.as_strided_scatter.default, torch.ops.aten.sym_stride.int,
-    torch.ops.aten.sym_storage_offset.default,
+    torch.ops.aten.as_strided.default, torch.ops.aten.as_strided_copy.default,
+    torch.ops.aten.as_strided_scatter.default, torch.ops.aten.sym_stride.int, torch.ops.aten.sym_storage_offset.default,
 }  # fmt: skip
 
 

@@ -287,6 +287,7 @@ _SPECIAL: dict[OpOverload, Callable[..., Any]] = {
     aten.sym_stride.int: _sym_stride,
     aten.sym_storage_offset.default: _sym_storage_offset,
     aten.as_strided.default: as_strided,
+    aten.as_strided_copy.default: as_strided,
     aten.as_strided_scatter.default: as_strided_scatter,
     aten.copy_.default: _copy,
     aten._scaled_dot_product_efficient_attention.default: _efficient_attention,

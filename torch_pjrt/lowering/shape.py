@@ -295,7 +295,7 @@ def unfold_backward(grad_in: Array, input_sizes: Sequence[int], dim: int, size: 
     )
 
 
-@lower("as_strided", "as_strided_copy")
+@lower("as_strided")
 def as_strided(self: Array, size: Sequence[int], stride: Sequence[int], storage_offset: int | None = None) -> Array:
     """The view of a contiguous `self`: slices and reshapes if no two elements overlap, else a gather."""
     flat, offset = self.reshape(-1), storage_offset or 0

@@ -33,6 +33,18 @@ def test_copies_and_scatters_of_views(view: str) -> None:
     agree(program)
 
 
+@pytest.mark.parametrize("view", VIEWS)
+def test_compiled_copies_of_views(view: str) -> None:
+    def copies(x: torch.Tensor) -> torch.Tensor:
+        return torch.as_strided_copy(x, (3,), (1,)) + torch.as_strided_copy(x.t(), (3,), (1,))
+
+    def program(d: str) -> Any:
+        x = VIEWS[view](torch.arange(12.0, device=d).view(3, 4))
+        return torch.compile(copies, backend="pjrt")(x) if d != "cpu" else copies(x)
+
+    agree(program)
+
+
 def test_windows_beyond_the_memory_are_refused_at_the_call() -> None:
     both_raise(lambda d: torch.as_strided_copy(torch.zeros(3, 4, device=d), (3,), (100,)))
     both_raise(lambda d: torch.as_strided_copy(torch.zeros(0, device=d), (1,), (1,)))
