@@ -32,9 +32,18 @@ def duplicate(tree: Any) -> Any:
     for x in tensors(tree):
         if not plain(x):  # deepcopy wants a storage
             clones[id(x)] = x.detach().clone().requires_grad_(x.requires_grad)
+        elif x.is_conj() or x.is_neg():  # deepcopy forgets the bits
+            clones[id(x)] = _with_bits(x.detach()).requires_grad_(x.requires_grad)
         elif not x.is_leaf:
             clones[id(x)] = copy.deepcopy(x.detach()).requires_grad_(x.requires_grad)
     return copy.deepcopy(tree, clones)
+
+
+def _with_bits(x: Tensor) -> Tensor:
+    """A copy with the lazy bits that x has."""
+    if x.is_neg():
+        return _with_bits(x._neg_view())._neg_view()
+    return x.conj().clone().conj() if x.is_conj() else x.clone()
 
 
 def tensors(tree: Any) -> list[Tensor]:
@@ -75,12 +84,12 @@ def _strided(x: Tensor, wholes: dict[int, Tensor]) -> Tensor:
     x = x.conj() if conj else x
     x = torch._neg_view(x) if neg else x
     storage = x.untyped_storage()
-    if x.numel() * x.element_size() == storage.nbytes() and storage.data_ptr() not in wholes and _dense(x):
+    key, count = storage.data_ptr(), storage.nbytes() // x.element_size()
+    if x.numel() * x.element_size() == storage.nbytes() and key not in wholes and _dense(x):
         moved = x.to(DEVICE)
+        wholes[key] = moved.as_strided((count,), (1,), 0)  # of the views of it that may follow
     else:
-        key = storage.data_ptr()
         if key not in wholes or wholes[key].dtype != x.dtype:
-            count = storage.nbytes() // x.element_size()
             wholes[key] = x.as_strided((count,), (1,), 0).to(DEVICE)
         moved = wholes[key].as_strided(x.shape, x.stride(), x.storage_offset())
     moved = torch._neg_view(moved) if neg else moved

@@ -78,7 +78,7 @@ def dtypes(database: str, info: Any) -> list[torch.dtype]:
     supported = set(info.supported_dtypes("cpu"))
     if database == "module_db":
         supported |= {torch.bfloat16}
-    return sorted(supported - {torch.complex32}, key=str)
+    return sorted(supported, key=str)
 
 
 def category(unit: Unit) -> str:

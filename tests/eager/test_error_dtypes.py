@@ -153,8 +153,6 @@ def differences(fn: Callable[..., Any], combinations: list[list[torch.dtype]]) -
         half = any(d in (torch.float16, torch.bfloat16) for d in dtypes)
         if got == expected or (half and expected[0] is NotImplementedError and got[0] is None):
             continue  # the device has half precision where CPU PyTorch has not
-        if torch.complex32 in (expected[1] or ()) and got[0] is TypeError:
-            continue  # XLA has no such type
         found.append(f"{dtypes}: CPU {expected}, {DEVICE} {got}")
     return found
 

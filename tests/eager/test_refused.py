@@ -32,6 +32,49 @@ def test_numbers_and_masks_that_do_not_fit_are_refused_at_the_call() -> None:
     both_raise(lambda d: torch.geqrf(torch.ones((), device=d)))
 
 
+def places(n: int, d: str) -> torch.Tensor:
+    return torch.arange(n, device=d)
+
+
+def test_dimensions_that_do_not_fit_are_refused_at_the_call() -> None:
+    both_raise(lambda d: torch.ones(3, device=d).index_reduce_(0, places(2, d), torch.ones(3, device=d), "prod"))
+    both_raise(lambda d: torch.ones(3, device=d).index_reduce_(0, places(2, d)[None], torch.ones(2, device=d), "prod"))
+    both_raise(lambda d: torch.ones(3, device=d).index_reduce_(2, places(2, d), torch.ones(2, device=d), "amax"))
+    both_raise(lambda d: torch.ones((), device=d).index_reduce_(0, zero(d), torch.ones(1, device=d), "mean"))
+    both_raise(lambda d: torch.ones(3, 4, device=d).index_reduce_(0, zero(d), torch.ones(1, 5, device=d), "amin"))
+    both_raise(lambda d: torch.segment_reduce(torch.ones(3, device=d), "max", lengths=torch.tensor(3, device=d)))
+    both_raise(lambda d: torch.segment_reduce(torch.ones(3, device=d), "max", lengths=places(0, d)))
+    both_raise(lambda d: torch.segment_reduce(torch.ones(3, device=d), "max", offsets=torch.tensor(1, device=d)))
+    both_raise(
+        lambda d: torch.segment_reduce(torch.ones(2, 3, device=d), "sum", lengths=torch.ones_like(zero(d)[None]))
+    )
+    both_raise(lambda d: torch.unique(torch.ones((), device=d), dim=0))
+    both_raise(lambda d: torch.unique_consecutive(torch.ones((), device=d), dim=0))
+    both_raise(lambda d: torch.unique_consecutive(torch.ones(2, device=d), dim=3))
+    both_raise(lambda d: F.max_pool2d(torch.ones(2, 3, device=d), 2))
+    both_raise(lambda d: torch._foreach_norm([torch.ones(0, device=d)], -float("inf")))
+    both_raise(lambda d: torch.linalg.vector_norm(torch.ones(0, 5, device=d), float("inf"), 0))
+    agree(lambda d: torch.linalg.vector_norm(torch.ones(0, 5, device=d), float("inf"), -1))
+    for weight, bias in ((3, 4), (4, 3)):
+        both_raise(
+            lambda d, w=weight, b=bias: torch.native_group_norm(
+                torch.ones(2, 4, 3, device=d), torch.ones(w, device=d), torch.ones(b, device=d), 2, 4, 3, 2, 1e-5
+            )
+        )
+    with pytest.raises(RuntimeError, match="only tensors with up to 64 dims are supported, got 65"):
+        torch.ones([1] * 65).to(DEVICE)
+
+
+def test_results_are_not_written_over_what_is_read() -> None:
+    both_raise(lambda d: torch.masked_select(x := torch.ones(6, device=d), x > 0, out=x))
+    both_raise(lambda d: torch.masked_select(x := torch.ones(6, device=d), x[1:] > 0, out=x[1:]))
+    both_raise(lambda d: torch.nonzero(x := torch.ones(6, dtype=torch.int64, device=d), out=x))
+    both_raise(lambda d: torch.masked_select(x := torch.ones(6, device=d), x > 0, out=zero(d).float().expand(6)))
+    # What is written to begins apart from what is read, and grows into it.
+    both_raise(lambda d: torch.cat([(x := torch.ones(8, 6, device=d))[4:], x[4:]], out=x[:1]))
+    both_raise(lambda d: torch.gather((x := places(6, d))[2:], 0, places(3, d), out=x[:1]))
+
+
 def test_an_index_of_a_number_is_zero() -> None:
     there = torch.tensor(5.0, device=DEVICE)
     for index in (torch.tensor(4, device=DEVICE), torch.tensor([4], device=DEVICE)):

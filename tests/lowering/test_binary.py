@@ -73,11 +73,10 @@ OPERANDS = {
 @pytest.mark.parametrize("a", OPERANDS)
 @pytest.mark.parametrize("b", OPERANDS)
 def test_operands_of_different_dtypes_promote_as_in_pytorch(a: str, b: str) -> None:
-    if {a, b} == {"f16", "c64 0-d"}:
-        pytest.skip("complex32, which XLA has no type for")
     check(aten.add.Tensor, OPERANDS[a], OPERANDS[b])
     check(aten.mul.Tensor, OPERANDS[a], OPERANDS[b])
-    check(aten.div.Tensor, OPERANDS[a], OPERANDS[b])
+    if {a, b} != {"f16", "c64 0-d"}:  # complex32, which the CPU does not divide
+        check(aten.div.Tensor, OPERANDS[a], OPERANDS[b])
 
 
 @pytest.mark.parametrize("number", [True, 2, 0.3, 300])

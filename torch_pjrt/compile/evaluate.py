@@ -15,8 +15,9 @@ from torch.fx.node import map_arg
 from torch.utils._pytree import tree_leaves
 
 from ..lowering import Spec, apply, find, view
-from ..lowering.dtypes import to_numpy
+from ..lowering.dtypes import in_array, to_numpy
 from ..lowering.rng import subkeys
+from ..lowering.view_dtype import seen_as
 from . import collectives, control_flow
 from .bodies import attribute, hop_of, octets, outputs, wanted
 from .draws import draw_key, draws, is_random, op_of
@@ -232,6 +233,7 @@ def _embedded(held: Any) -> Any:
     """A graph as it is; a tensor that a body's module holds as a constant of the program."""
     if not isinstance(held, torch.Tensor):
         return held
+    held = in_array(held)
     return jnp.asarray(octets(held).view(to_numpy(held.dtype)).reshape(tuple(held.shape)))
 
 
@@ -268,6 +270,13 @@ def _copy(run: Evaluation, node: Node, x: jax.Array, source: jax.Array, non_bloc
     return made
 
 
+def _view_dtype(run: Evaluation, node: Node, x: jax.Array, dtype: torch.dtype) -> jax.Array:
+    """The node knows the dtype it views better than the array does, which is complex64 for complex32 too."""
+    source = node.args[0]
+    assert isinstance(source, Node)
+    return seen_as(x, source.meta["val"].dtype, dtype)
+
+
 def _efficient_attention(run: Evaluation, node: Node, *args: Any, **kwargs: Any) -> list[jax.Array]:
     """PyTorch promises what CUDA's kernel gives: the logarithms padded to whole blocks of 32."""
     promised = run.promised(node)
@@ -290,6 +299,8 @@ _SPECIAL: dict[OpOverload, Callable[..., Any]] = {
     aten.as_strided_copy.default: as_strided,
     aten.as_strided_scatter.default: as_strided_scatter,
     aten.copy_.default: _copy,
+    aten.view.dtype: _view_dtype,
+    aten.view_copy.dtype: _view_dtype,
     aten._scaled_dot_product_efficient_attention.default: _efficient_attention,
     torch.ops.prims.device_put.default: _to_device,
 }

@@ -8,7 +8,7 @@
 
 namespace torch_pjrt {
 
-// What an op's CPU kernel refuses; Python says which (eager/checks.py). A set of bits.
+// What an op's CPU kernel refuses; Python says which (eager/checks/). A set of bits.
 enum Refusal : uint8_t {
   kRefusesRepeats = 1, // a written tensor with two elements in one place
   kRefusesPartialOverlap = 2, // a written tensor that shares some of its memory with an input

@@ -1,4 +1,5 @@
 // The Python module torch_pjrt._C.
+#include "aliasing.h"
 #include "borrow.h"
 #include "compiled.h"
 #include "generator.h"
@@ -145,6 +146,12 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
   m.def("note_out_of_memory", [](int device) { note_out_of_memory(static_cast<c10::DeviceIndex>(device)); });
   m.def("note_peak", [](int device, int64_t more) { note_peak(static_cast<c10::DeviceIndex>(device), more); });
   m.def("live_arrays", [](int device) { return live_arrays(static_cast<c10::DeviceIndex>(device)); });
+  m.def("check_overlap", [](const at::Tensor& written, const std::vector<at::Tensor>& read, uint8_t refusals) {
+    std::vector<Named> named{{written.unsafeGetTensorImpl(), -1, true}};
+    for (const auto& t : read)
+      named.push_back({t.unsafeGetTensorImpl(), -1, false});
+    check_overlap(named, refusals, Aliasing::kInPlace);
+  });
   m.def("array", [](const at::Tensor& t) { return py::reinterpret_steal<py::object>(tensor_array(t, false)); });
   m.def("exported_array", [](const at::Tensor& t) { return py::reinterpret_steal<py::object>(tensor_array(t, true)); });
   m.def("held_array", [](const at::Tensor& t) { return py::reinterpret_steal<py::object>(held_array(t)); });

@@ -372,8 +372,10 @@ void Recorder::record(const c10::OperatorHandle& op, Stack* stack) {
       infer(*info_, *stack, call);
     else if (lacks == Missing::kPlan)
       remove_obstacle();
-    else
+    else {
       resize_outs(call, *entry);
+      checked_aliasing(*info_, call); // what has grown may have grown into an input
+    }
   }
   // Results: the written arguments themselves, then tensors over the fresh values.
   c10::SmallVector<c10::IValue, 4> results;

@@ -124,6 +124,14 @@ def _numbers_as_tensors(op: OpOverload, args: Sequence[Any]) -> list[Any]:
     ]
 
 
+def _from_the_front(op: OpOverload, metas: list[Any]) -> list[Any]:
+    """The arguments, without negative dimensions where PyTorch's reference takes those for empty ones."""
+    if op._schema.name != "aten::linalg_vector_norm" or not metas[2]:
+        return metas
+    rank = max(metas[0].dim(), 1)
+    return [*metas[:2], [d + rank if -rank <= d < 0 else d for d in metas[2]], *metas[3:]]
+
+
 def infer(
     name: str, args: list[Any], template: list[Any]
 ) -> tuple[Call, list[LayoutTuple], list[LayoutTuple | list[LayoutTuple | None] | None]]:
@@ -145,6 +153,7 @@ def infer(
     with torch.no_grad(), _disable_current_modes():
         host_too = op._schema.name.partition("::")[2].rstrip("_") in _TAKE_HOST_NUMBERS
         metas = [_on_meta(a, host_too=host_too) for a in _numbers_as_tensors(op, args)]
+        metas = _from_the_front(op, metas)
         given = dict(zip((a.name for a in op._schema.arguments), metas, strict=True))
         dtypes = result_dtypes(op, given)
         check(op, given)

@@ -9,7 +9,7 @@ from jax import Array, lax
 
 from .dtypes import promote, to_numpy
 from .registry import lower, pointwise
-from .widen import wide_dtype
+from .widen import wide_dtype, widen
 
 
 @pointwise("add.Tensor", "add.Scalar", rounded=True)
@@ -268,7 +268,7 @@ def lerp(self: Array, end: Array, weight: Array) -> Array:
 
 @lower("complex")
 def make_complex(real: Array, imag: Array) -> Array:
-    return lax.complex(*jnp.broadcast_arrays(real, imag))
+    return lax.complex(*jnp.broadcast_arrays(widen(real), widen(imag)))
 
 
 @lower("polar")

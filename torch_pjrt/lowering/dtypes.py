@@ -23,6 +23,8 @@ _TO_NUMPY: dict[torch.dtype, np.dtype] = {
     torch.bfloat16: np.dtype(ml_dtypes.bfloat16),
     torch.float32: np.dtype(np.float32),
     torch.float64: np.dtype(np.float64),
+    # XLA has no pairs of float16: the array holds them as complex64, twice as large as PyTorch thinks.
+    torch.complex32: np.dtype(np.complex64),
     torch.complex64: np.dtype(np.complex64),
     torch.complex128: np.dtype(np.complex128),
     torch.float8_e4m3fn: np.dtype(ml_dtypes.float8_e4m3fn),
@@ -32,13 +34,13 @@ _TO_NUMPY: dict[torch.dtype, np.dtype] = {
     torch.float8_e8m0fnu: np.dtype(ml_dtypes.float8_e8m0fnu),
 }
 SUPPORTED: tuple[torch.dtype, ...] = tuple(_TO_NUMPY)
-_TO_TORCH: dict[np.dtype, torch.dtype] = {n: t for t, n in _TO_NUMPY.items()}
+_TO_TORCH: dict[np.dtype, torch.dtype] = {n: t for t, n in _TO_NUMPY.items() if t != torch.complex32}
 
 
 def to_numpy(dtype: torch.dtype) -> np.dtype:
     """The numpy (ml_dtypes) dtype that holds `dtype` in a JAX array.
 
-    Raises TypeError for a dtype that XLA has no type for (quantized, complex32, sub-byte).
+    Raises TypeError for a dtype that XLA has no type for (quantized, sub-byte).
     """
     try:
         return _TO_NUMPY[dtype]
@@ -47,8 +49,13 @@ def to_numpy(dtype: torch.dtype) -> np.dtype:
 
 
 def to_torch(dtype: np.dtype | type) -> torch.dtype:
-    """The torch dtype of a JAX array's dtype."""
+    """The torch dtype of a JAX array's dtype: complex64 for the arrays of complex32 tensors too."""
     return _TO_TORCH[np.dtype(dtype)]
+
+
+def in_array(tensor: torch.Tensor) -> torch.Tensor:
+    """The CPU tensor whose memory is that of the array that holds `tensor`: itself, or complex64 for complex32."""
+    return tensor.to(torch.complex64) if tensor.dtype == torch.complex32 else tensor
 
 
 def opmath(dtype: torch.dtype) -> torch.dtype:

@@ -15,6 +15,7 @@ from jax import Array, lax
 
 from .dtypes import opmath, to_numpy, to_torch
 from .registry import lower
+from .view_dtype import seen_as
 
 # Up to this many windows are written as slices (or pads) side by side; beyond, one gather (or scatter) compiles faster.
 _UNROLLED_WINDOWS = 16
@@ -59,24 +60,7 @@ def reshape_alias(self: Array, size: Sequence[int], stride: Sequence[int]) -> Ar
 @lower("view.dtype", "view_copy.dtype")
 def view_dtype(self: Array, dtype: torch.dtype) -> Array:
     """Reinterpret the bytes; the last dimension grows or shrinks with the ratio of the element sizes."""
-    target = to_numpy(dtype)
-    if self.dtype == target:
-        return self
-    if jnp.iscomplexobj(self):
-        parts = view_as_real(self)
-        return view_dtype(parts.reshape(*self.shape[:-1], -1) if self.ndim else parts, dtype)
-    if dtype.is_complex:
-        real = view_dtype(self, dtype.to_real())
-        return view_as_complex(real.reshape(*real.shape[:-1], -1, 2))
-    if self.dtype == jnp.bool_:
-        return view_dtype(self.astype(jnp.uint8), dtype)
-    if dtype == torch.bool:
-        return view_dtype(self, torch.uint8) != 0
-    have, want = self.dtype.itemsize, target.itemsize
-    if have < want:
-        self = self.reshape(*self.shape[:-1], -1, want // have)
-    cast = lax.bitcast_convert_type(self, target)
-    return cast.reshape(*self.shape[:-1], -1) if have > want else cast
+    return seen_as(self, to_torch(self.dtype), dtype)
 
 
 @lower("view_as_real", "view_as_real_copy")
@@ -86,7 +70,8 @@ def view_as_real(self: Array) -> Array:
 
 @lower("view_as_complex", "view_as_complex_copy")
 def view_as_complex(self: Array) -> Array:
-    return lax.complex(self[..., 0], self[..., 1])
+    pairs = self.astype(jnp.promote_types(self.dtype, jnp.float32))  # complex32 is computed in complex64
+    return lax.complex(pairs[..., 0], pairs[..., 1])
 
 
 @lower("permute", "permute_copy")

@@ -52,7 +52,7 @@ def flash_attention_forward(
         window_size_left: how many keys before its own a query sees; None or -1: all.
         seqused_k: (sequences,), how many keys of each sequence are there.
 
-    `alibi_slopes`, `block_table` and the debug mask are refused before (`eager/checks.py`).
+    `alibi_slopes`, `block_table` and the debug mask are refused before (`eager/checks/`).
     """
     if alibi_slopes is not None or block_table is not None or return_debug_mask:
         raise NotImplementedError("aten::_flash_attention_forward with alibi_slopes, block_table or return_debug_mask")

@@ -2,7 +2,8 @@
 
 XLA can reinterpret the bits of everything but bool and complex. So both ends of the way are *raw*: a bool is its byte
 (a view of dtype bool lives as uint8 until it is read, so that writing one element leaves the others' bytes alone), a
-complex number its two halves; between them is one bitcast along the innermost dimension.
+complex number its two parts (float16 for complex32, whose arrays are complex64); between them is one bitcast along the
+innermost dimension.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from jax import Array, lax
 
 from .dtypes import to_numpy
 
-_HALVES = {torch.complex64: torch.float32, torch.complex128: torch.float64}
+_PARTS = {torch.complex32: torch.float16, torch.complex64: torch.float32, torch.complex128: torch.float64}
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +37,7 @@ class Reinterpret:
 
     def forward(self, x: Array) -> Array:
         """The base's memory as `domain`."""
-        raw = _to_raw(x)
+        raw = _to_raw(x, self.source)
         kept = prod(self.shape) * self.domain.itemsize // raw.dtype.itemsize
         # One row for each row of the result.
         rows = (*self.shape[:-1], kept // max(1, prod(self.shape[:-1])))
@@ -44,8 +45,8 @@ class Reinterpret:
 
     def backward(self, y: Array, x: Array) -> Array:
         """The base `x` with the memory that `forward` gave replaced by `y`."""
-        raw = _bitcast(_to_raw(y), _raw(self.source)).reshape(-1)
-        old = _to_raw(x).reshape(-1)
+        raw = _bitcast(_to_raw(y, self.domain), _raw(self.source)).reshape(-1)
+        old = _to_raw(x, self.source).reshape(-1)
         if raw.size < old.size:
             raw = jnp.concatenate([raw, old[raw.size :]])
         return _from_raw(raw, self.source).reshape(x.shape)
@@ -68,15 +69,23 @@ def reinterpret(source: torch.dtype, target: torch.dtype, sizes: Sequence[int]) 
     return Reinterpret(source, target, domain, (*rows, last * source.itemsize // domain.itemsize))
 
 
+def seen_as(x: Array, source: torch.dtype, target: torch.dtype) -> Array:
+    """`tensor.view(target)` of a tensor of dtype `source`, row by row."""
+    if source == target:
+        return x
+    how = reinterpret(source, target, x.shape)
+    return how.finish(how.forward(x)).reshape(how.shape if x.ndim else ())
+
+
 def _raw(dtype: torch.dtype) -> np.dtype:
-    return to_numpy(torch.uint8 if dtype == torch.bool else _HALVES.get(dtype, dtype))
+    return to_numpy(torch.uint8 if dtype == torch.bool else _PARTS.get(dtype, dtype))
 
 
-def _to_raw(x: Array) -> Array:
-    if x.dtype == jnp.bool_:
+def _to_raw(x: Array, dtype: torch.dtype) -> Array:
+    if dtype == torch.bool:
         return x.astype(jnp.uint8)
-    if jnp.issubdtype(x.dtype, jnp.complexfloating):
-        pairs = jnp.stack([x.real, x.imag], axis=-1)
+    if dtype.is_complex:
+        pairs = jnp.stack([x.real, x.imag], axis=-1).astype(_raw(dtype))
         return pairs.reshape(*x.shape[:-1], -1) if x.ndim else pairs
     return x
 
@@ -85,7 +94,7 @@ def _from_raw(raw: Array, dtype: torch.dtype) -> Array:
     if dtype == torch.bool:
         return raw != 0
     if dtype.is_complex:
-        pairs = raw.reshape(*raw.shape[:-1], -1, 2)
+        pairs = raw.reshape(*raw.shape[:-1], -1, 2).astype(np.promote_types(raw.dtype, np.float32))
         return lax.complex(pairs[..., 0], pairs[..., 1])
     return raw
 

@@ -8,19 +8,23 @@ import jax
 import numpy as np
 import torch
 
-from ..lowering.dtypes import to_numpy, to_torch
+from ..lowering.dtypes import in_array, to_numpy, to_torch
 from .client import check_not_forked
 from .meshes import placement
 from .metrics import METRICS
 from .waiting import until_ready
 
+# Arrays have as many at most.
+_MOST_DIMENSIONS = 64
 # Dtypes numpy has no name for go through an integer of their size.
 _CARRIER = {1: np.dtype(np.uint8), 2: np.dtype(np.int16)}
 
 
 def upload(tensor: torch.Tensor, index: int) -> jax.Array:
     """A contiguous CPU tensor's content on device `index`, independent of the tensor from now on."""
-    plain = tensor.resolve_conj().resolve_neg()
+    if tensor.dim() > _MOST_DIMENSIONS:
+        raise RuntimeError(f"only tensors with up to {_MOST_DIMENSIONS} dims are supported, got {tensor.dim()}")
+    plain = in_array(tensor.resolve_conj().resolve_neg())
     array = np.empty(tuple(plain.shape), to_numpy(plain.dtype))
     # Not `copy_`: that wakes OpenMP's threads, which go on spinning on the cores that XLA:CPU computes with. On 2 busy
     # cores 1 MiB took it 7 ms of CPU time, and this 0.3 ms; up to 64 MiB it was no faster.

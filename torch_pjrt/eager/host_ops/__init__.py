@@ -10,7 +10,9 @@ from typing import Any
 from torch import Tensor
 from torch._ops import OpOverload
 
+from ... import _C
 from ...lowering.apply import functional_twin
+from ..checks import refusals
 from ..cpu_probe import result_dtypes
 from . import batch_norm, ctc, embedding, histogram, index, linalg, nested, sparse_indices, strided, unique
 from .table import HOST_OPS, INDEX_OPS, HostOp
@@ -55,6 +57,7 @@ def _refusing(op: OpOverload, fn: HostOp) -> HostOp:
 
 def _into_outs(op: OpOverload, fn: HostOp) -> HostOp:
     count = sum(a.is_out for a in op._schema.arguments)
+    refused = refusals(op)
 
     def written(*args: Any) -> Any:
         outs: tuple[Tensor, ...] = args[-count:]
@@ -62,6 +65,7 @@ def _into_outs(op: OpOverload, fn: HostOp) -> HostOp:
         for out, result in zip(outs, [results] if isinstance(results, Tensor) else results, strict=True):
             if out.shape != result.shape:
                 out.resize_(result.shape)
+            _C.check_overlap(out, [a for a in args[:-count] if isinstance(a, Tensor)], refused)
             out.copy_(result)
         return outs if count > 1 else outs[0]
 

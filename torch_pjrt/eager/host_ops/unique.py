@@ -29,7 +29,7 @@ def unique(self: Tensor, sorted: bool = True, return_inverse: bool = False) -> t
 def unique_consecutive(
     self: Tensor, return_inverse: bool = False, return_counts: bool = False, dim: int | None = None
 ) -> Unique:
-    if dim is not None and self.dim() > 1:
+    if dim is not None and not (dim == 0 and self.dim() == 1):
         return unique_dim_consecutive(self, dim, return_inverse, return_counts)
     flat = self.reshape(-1)
     starts, group = groups(differs(flat))
@@ -63,13 +63,13 @@ def unique_dim_consecutive(self: Tensor, dim: int, return_inverse: bool = False,
 def _slices(self: Tensor, dim: int) -> Tensor | None:
     """The slices along `dim` as rows; None if there are none."""
     zeros = sum(n == 0 for n in self.shape)
-    if self.dim() and self.size(dim) == 0:
+    if self.size(dim) == 0:  # which raises IndexError for a 0-d tensor
         if zeros > 1:
             raise RuntimeError("Number of zero sized dimensions is more than one, so unique cannot be applied ")
         return None
     if zeros:
         raise RuntimeError("There are 0 sized dimensions, and they aren't selected, so unique cannot be applied")
-    return self.reshape(1, 1) if self.dim() == 0 else self.movedim(dim, 0).reshape(self.size(dim), -1)
+    return self.movedim(dim, 0).reshape(self.size(dim), -1)
 
 
 def _lexicographic_ranks(rows: Tensor) -> Tensor:
