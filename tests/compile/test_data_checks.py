@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import pytest
 import torch
+from torch import Tensor
 
 from ..conftest import DEVICE
 
@@ -85,3 +89,18 @@ def test_one_hot_refuses_classes_that_there_are_not(dynamic: bool) -> None:
     for wrong in ([0, 1, 7], [-1, 2]):
         with pytest.raises(RuntimeError, match="Class values must be"):
             hot(torch.tensor(wrong).to(DEVICE)).cpu()
+
+
+@pytest.mark.parametrize(
+    ("fn", "said"),
+    [
+        (lambda x: x.clone().bernoulli_(1.5), r"expects p to be in \[0, 1\], but got p=1.5"),
+        (lambda x: torch.bernoulli(x, 1.5), r"expects p to be in \[0, 1\], but got p=1.5"),
+        (lambda x: x.index_reduce(0, x[:2].long(), torch.ones_like(x), "prod"), r"Number of indices \(2\)"),
+    ],
+    ids=["a probability", "a probability of a functional call", "fewer indices than values"],
+)
+def test_what_no_kernel_of_the_cpu_takes_is_refused_when_it_is_compiled(fn: Callable[[Tensor], Any], said: str) -> None:
+    for device, backend in (("cpu", "aot_eager"), (DEVICE, "pjrt")):
+        with pytest.raises(RuntimeError, match=said):
+            torch.compile(fn, backend=backend)(torch.ones(3, device=device))

@@ -7,11 +7,13 @@ import warnings
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import jax
 import numpy as np
 import pytest
 import torch
 from torch import Tensor
 
+from ..conftest import DEVICE
 from .agree import agree
 
 PARTS = torch.tensor(np.random.default_rng(0).standard_normal((3, 4, 2)), dtype=torch.float16)
@@ -101,3 +103,11 @@ def test_it_is_saved_and_loaded() -> None:
         return parts(torch.load(file))
 
     agree(program)
+
+
+def test_memory_figures_count_the_array_that_is_there() -> None:
+    module = getattr(torch, DEVICE)
+    before = module.memory_allocated()
+    x = torch.zeros(1000, dtype=torch.complex32, device=DEVICE) + 1
+    module.synchronize()
+    assert module.memory_allocated() - before == jax.numpy.asarray(x).nbytes == 8000

@@ -21,6 +21,7 @@ from ..lowering.view_dtype import seen_as
 from . import collectives, control_flow
 from .bodies import attribute, hop_of, octets, outputs, wanted
 from .draws import draw_key, draws, is_random, op_of
+from .refused import refuse
 from .sizes import Sizes
 from .strided import Memory, as_strided, as_strided_scatter
 
@@ -125,6 +126,7 @@ class Evaluation:
             return None
         if collectives.inside(node) is not None:
             return collectives.evaluate(node, args)
+        refuse(op, node)
         if op in _SPECIAL:
             return _SPECIAL[op](self, node, *args, **kwargs)
         if not is_random(node) and node.target is not op:

@@ -23,6 +23,10 @@ struct Layout {
   size_t nbytes() const {
     return static_cast<size_t>(numel) * c10::elementSize(dtype);
   }
+  // What the array of such a value takes: a complex32 is held as complex64 (lowering/dtypes.py).
+  size_t array_nbytes() const {
+    return dtype == c10::ScalarType::ComplexHalf ? 2 * nbytes() : nbytes();
+  }
 };
 
 // The one Layout with this content. It lives for ever. Needs the state lock (state.h).

@@ -38,7 +38,11 @@ bool fits_limit(c10::DeviceIndex device, int64_t more) {
 
 py::tuple describe(const Layout* layout, uint64_t source, uint64_t identity) {
   return py::make_tuple(
-      layout->nbytes(), static_cast<int>(layout->dtype), python_sizes(layout->sizes), source_line(source), identity);
+      layout->array_nbytes(),
+      static_cast<int>(layout->dtype),
+      python_sizes(layout->sizes),
+      source_line(source),
+      identity);
 }
 
 } // namespace
@@ -62,7 +66,7 @@ void reset_accumulated_memory(c10::DeviceIndex device) {
 }
 
 void account_made(Value& value) {
-  auto n = static_cast<int64_t>(value.layout->nbytes());
+  auto n = static_cast<int64_t>(value.layout->array_nbytes());
   std::lock_guard<std::mutex> guard(mutex());
   auto& d = device_at(value.device);
   auto& f = d.figures;
@@ -79,7 +83,7 @@ void account_made(Value& value) {
 }
 
 void account_freed(Value& value) {
-  auto n = static_cast<int64_t>(value.layout->nbytes());
+  auto n = static_cast<int64_t>(value.layout->array_nbytes());
   std::lock_guard<std::mutex> guard(mutex());
   auto& d = device_at(value.device);
   d.figures.current -= n;
@@ -112,7 +116,7 @@ void set_memory_limit(c10::DeviceIndex device, int64_t nbytes) {
 }
 
 void require_memory(c10::DeviceIndex device, const Layout* layout) {
-  auto n = static_cast<int64_t>(layout->nbytes());
+  auto n = static_cast<int64_t>(layout->array_nbytes());
   if (!fits_limit(device, n))
     bridge().out_of_memory(static_cast<int>(device), n, describe(layout, source_here(), 0));
 }

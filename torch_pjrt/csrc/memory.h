@@ -52,7 +52,7 @@ class MemoryRequest {
       : device_(device) {
     int64_t largest = -1;
     for (const auto& v : results) {
-      auto n = static_cast<int64_t>(v->layout->nbytes());
+      auto n = static_cast<int64_t>(v->layout->array_nbytes());
       nbytes_ += n;
       if (n > largest) {
         largest = n;
@@ -61,7 +61,7 @@ class MemoryRequest {
       }
     }
     for (uint32_t i : dying)
-      nbytes_ -= static_cast<int64_t>(inputs[i]->layout->nbytes());
+      nbytes_ -= static_cast<int64_t>(inputs[i]->layout->array_nbytes());
   }
   bool fits() const;
   // Raises torch.OutOfMemoryError unless it fits. Needs the GIL.

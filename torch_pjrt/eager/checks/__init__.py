@@ -21,10 +21,19 @@ _ROOMS = (arithmetic, draws, indices, layers)  # importing them fills the tables
 _REPEATS, _PARTIAL_OVERLAP, _OVERLAP = 1, 2, 4
 
 
+def checked(op: OpOverload) -> bool:
+    """Whether anything here looks at the op's arguments."""
+    return any(name in CHECKS or name in NUMBER_CHECKS for name in _names(op))
+
+
+def _names(op: OpOverload) -> tuple[str, str]:
+    """The base name, which all forms have, and one that only the in-place form has."""
+    return base_name(op), op._schema.name.partition("::")[2]
+
+
 def check(op: OpOverload, given: Mapping[str, Any]) -> None:
     """Raise what the op's CPU kernel raises for these arguments (meta tensors, by name) and its meta kernel may not."""
-    # By the base name, which all forms have, or by one that only the in-place form has.
-    for name in dict.fromkeys((base_name(op), op._schema.name.partition("::")[2])):
+    for name in dict.fromkeys(_names(op)):
         if name in CHECKS:
             CHECKS[name](given)
 

@@ -1,0 +1,36 @@
+"""Calls in a graph that CPU PyTorch's kernels refuse and the meta kernels it was traced with let pass."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch._ops import OpOverload
+from torch.fx import Node
+from torch.fx.node import map_arg
+from torch.utils._pytree import tree_leaves
+
+from ..eager.checks import check, checked, number_check
+
+
+def refuse(op: OpOverload, node: Node) -> None:
+    """Raise what the op's CPU kernel raises for the node's arguments; those of symbolic sizes are not looked at."""
+    if not checked(op):
+        return
+    own = node.args if node.target is op else node.args[1:]  # behind the key of a draw
+    args, kwargs = map_arg((own, node.kwargs), lambda n: n.meta.get("val"))
+    names = [a.name for a in op._schema.arguments]
+    given = {a.name: a.default_value for a in op._schema.arguments if a.has_default_value()}
+    given |= dict(zip(names, args, strict=False)) | dict(kwargs)
+    if len(given) < len(names) or any(_varies(x) for x in tree_leaves(given)):
+        return
+    check(op, given)
+    numbers = number_check(op)
+    if numbers is not None:
+        numbers(*(given[n] for n in names))
+
+
+def _varies(x: Any) -> bool:
+    """Whether it is a symbolic number or a tensor of symbolic sizes."""
+    sizes = x.shape if isinstance(x, torch.Tensor) else [x]
+    return any(isinstance(n, (torch.SymInt, torch.SymFloat, torch.SymBool)) for n in sizes)
