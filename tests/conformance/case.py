@@ -33,6 +33,8 @@ class Case:
         constants: further tensors (cotangents, `out=` buffers) that the CPU's run makes and the device's run takes.
         random: the program draws from the generator; written: the places of the tensors among the arguments that it
             changes. Both are known once the CPU has run it.
+        also: another program for the CPU whose outcome is right as well: PyTorch's decompositions, of which compiled
+            programs are made, check and round otherwise than its kernels here and there.
         undefined: the values are whatever memory held (`torch.empty`): only shapes and dtypes are compared.
     """
 
@@ -41,6 +43,7 @@ class Case:
     program: Callable[[Any, list[Tensor]], Any]
     constants: list[Tensor] = field(default_factory=list)
     undefined: bool = False
+    also: Callable[[Any, list[Tensor]], Any] | None = None
     random: bool = False
     written: frozenset[int] = frozenset()
 

@@ -16,18 +16,24 @@ from .variants import Make, arguments, call, gradients, needs_backward, samples,
 def compiled_forward(unit: Unit, limit: int | None) -> Iterator[Case]:
     """The op's result."""
     for i, sample in samples(unit, limit):
-        yield Case(str(i), arguments(unit, sample), call(unit, sample, _compiled(unit)), undefined=undefined(unit))
+        yield Case(
+            str(i), arguments(unit, sample), call(unit, sample, _compiled(unit)), undefined=undefined(unit),
+            also=call(unit, sample, _compiled(unit, "aot_eager")),
+        )  # fmt: skip
 
 
 def compiled_backward(unit: Unit, limit: int | None) -> Iterator[Case]:
     """Gradients of every differentiable argument, through the compiled op."""
     needs_backward(unit)
     for i, sample in samples(unit, limit, gradients=True):
-        yield Case(str(i), arguments(unit, sample), gradients(unit, sample, _compiled(unit)))
+        yield Case(
+            str(i), arguments(unit, sample), gradients(unit, sample, _compiled(unit)),
+            also=gradients(unit, sample, _compiled(unit, "aot_eager")),
+        )  # fmt: skip
 
 
-def _compiled(unit: Unit) -> Callable[..., Any]:
-    """The op: on the CPU as it is, on the device as a graph that is traced at the first call."""
+def _compiled(unit: Unit, on_cpu: str = "") -> Callable[..., Any]:
+    """The op: on the device as a graph that is traced at the first call, on the CPU as it is or by backend `on_cpu`."""
     op = unit.info
     graphs: list[Callable[..., Any]] = []
 
@@ -35,11 +41,12 @@ def _compiled(unit: Unit) -> Callable[..., Any]:
         return op.op(x, *args, **kwargs)
 
     def called(x: Any, *args: Any, **kwargs: Any) -> Any:
-        if not _on_device((x, args, kwargs)):
+        backend = "pjrt" if _on_device((x, args, kwargs)) else on_cpu
+        if not backend:
             return op(x, *args, **kwargs)
         if not graphs:
             torch.compiler.reset()  # every case shares one code object, and Dynamo keeps few graphs of each
-            graphs.append(torch.compile(program, backend="pjrt"))
+            graphs.append(torch.compile(program, backend=backend))
         return graphs[0](x, args, kwargs)
 
     return called

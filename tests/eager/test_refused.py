@@ -65,6 +65,27 @@ def test_dimensions_that_do_not_fit_are_refused_at_the_call() -> None:
         torch.ones([1] * 65).to(DEVICE)
 
 
+F8 = torch.float8_e4m3fn
+
+
+def scaled(d: str, a: torch.Tensor, b: torch.Tensor, x: torch.Tensor, y: torch.Tensor, **named: object) -> torch.Tensor:
+    return torch._scaled_mm(a.to(F8).to(d), b.to(F8).to(d), x.to(d), y.to(d), **named)
+
+
+def test_a_scaled_product_takes_the_cpus_strides_and_refuses_its_sizes() -> None:
+    one, a, b = torch.ones(()), torch.ones(15, 16), torch.ones(16, 31)
+    agree(lambda d: scaled(d, a, b, one, one, out_dtype=torch.bfloat16))
+    agree(lambda d: scaled(d, a, b, one, one).float())
+    agree(lambda d: scaled(d, a.T.contiguous().T, b.T.contiguous().T, torch.ones(15, 1), torch.ones(1, 31)).float())
+    agree(lambda d: scaled(d, a[:0], b, one, one).float())
+    both_raise(lambda d: scaled(d, a, b[1:], one, one))
+    both_raise(lambda d: scaled(d, a[:0], b[:0], one, one))
+    both_raise(lambda d: scaled(d, a[0], b, one, one))
+    both_raise(lambda d: scaled(d, a, b, torch.ones(3), one))
+    both_raise(lambda d: scaled(d, a, b, one, one, bias=torch.ones(3, device=d)))
+    both_raise(lambda d: torch._scaled_mm(a.to(d), b.to(d), one.to(d), one.to(d)))
+
+
 def test_results_are_not_written_over_what_is_read() -> None:
     both_raise(lambda d: torch.masked_select(x := torch.ones(6, device=d), x > 0, out=x))
     both_raise(lambda d: torch.masked_select(x := torch.ones(6, device=d), x[1:] > 0, out=x[1:]))

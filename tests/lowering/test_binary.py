@@ -129,10 +129,18 @@ def test_functions_of_two_floats_agree_with_cpu(name: str, dtype: torch.dtype) -
     check(getattr(aten, name).default, a, torch.tensor([0.5, -0.75, 2.0, -math.inf], dtype=dtype))
 
 
+# Infinitely small and large numbers in all directions, and parts that are no number.
+FAR = torch.tensor(
+    [complex(a, b) for a in (-math.inf, 1, -1e4, math.inf, math.nan) for b in (0, -2.9, 10, -10, math.nan)],
+    dtype=torch.complex128,
+)
+
+
 def test_logaddexp_of_complex_numbers_turns_from_the_larger_one() -> None:
     check(
         aten.logaddexp.default, torch.randn(99, dtype=torch.complex64) * 3, torch.randn(99, dtype=torch.complex64) * 3
     )
+    check(aten.logaddexp.default, FAR[:, None], FAR)
 
 
 def test_ldexp_multiplies_by_powers_of_two() -> None:

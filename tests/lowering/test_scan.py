@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from .check import check
+from .test_binary import FAR
 
 aten = torch.ops.aten
 
@@ -51,3 +52,7 @@ def test_logcumsumexp_agrees_with_cpu(dtype: torch.dtype) -> None:
     check(aten.logcumsumexp.default, x, -2)
     check(aten.logcumsumexp.default, x[0, 0], 0)
     check(aten.logcumsumexp.default, torch.randn(30, 9, dtype=torch.complex64), 1)
+
+
+def test_logcumsumexp_of_complex_numbers_as_far_out_as_they_get_agrees_with_cpu() -> None:
+    check(aten.logcumsumexp.default, torch.cartesian_prod(FAR, FAR), 1)

@@ -29,12 +29,14 @@ _SCALAR_TYPES: dict[int, torch.dtype] = {
 _SCALAR_NUMBERS = {dtype: number for number, dtype in _SCALAR_TYPES.items()}
 _MEMORY_FORMATS = [torch.contiguous_format, torch.preserve_format, torch.channels_last, torch.channels_last_3d]
 
+# PyTorch's meta kernel wants the strides and multiples of CUDA's tensor cores.
+_OF_CUDA = ("aten::_scaled_mm", "aten::_scaled_mm_v2")
 # PyTorch's meta kernel promises a tensor where its CPU kernel gives none, fails where there are no biases, or pads
 # as CUDA's kernel does.
 _WRONG_META = frozenset(
     {
         "aten::_native_multi_head_attention", "aten::_scaled_dot_product_efficient_attention",
-        "aten::_thnn_fused_lstm_cell",
+        "aten::_thnn_fused_lstm_cell", *_OF_CUDA,
     }
 )  # fmt: skip
 

@@ -166,7 +166,17 @@ def logaddexp(self: Array, other: Array) -> Array:
         return jnp.logaddexp(self, other)
     ordered = self.real >= other.real
     high, low = jnp.where(ordered, self, other), jnp.where(ordered, other, self)
-    return jnp.where(jnp.isinf(high.real) & (high == low), high, high + jnp.log1p(jnp.exp(low - high)))
+    infinite = jnp.where(high.real < 0, other, lax.complex(high.real, _direction_of_sum(high.imag, low.imag)))
+    both = jnp.isinf(high.real) & (high.real == low.real)
+    result = jnp.where(both, infinite, high + jnp.log1p(jnp.exp(low - high)))
+    return jnp.where(jnp.isnan(self) | jnp.isnan(other), complex(jnp.nan, jnp.nan), result)  # if a part is
+
+
+def _direction_of_sum(*angles: Array) -> Array:
+    """The angle of a sum of infinitely large numbers; NaN where they cancel."""
+    real = sum(jnp.inf * jnp.cos(a) for a in angles)
+    imag = sum(jnp.where(a == 0, a, jnp.inf * jnp.sin(a)) for a in angles)
+    return jnp.arctan2(imag, real)
 
 
 @pointwise("logaddexp2", floating=True, rounded=True)

@@ -6,7 +6,9 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from .table import refuse_for
+import torch
+
+from .table import refuse_dim, refuse_for
 
 
 @refuse_for("cat")
@@ -45,9 +47,7 @@ def _check_matrix(given: Mapping[str, Any]) -> None:
 
 @refuse_for("_softmax", "_log_softmax", "sort", "argsort", "topk", "cummax", "cummin")
 def _check_dim(given: Mapping[str, Any]) -> None:
-    d, rank = given["dim"], max(given["self"].dim(), 1)
-    if not -rank <= d < rank:
-        raise IndexError(f"Dimension out of range (expected to be in range of [{-rank}, {rank - 1}], but got {d})")
+    refuse_dim(given["dim"], given["self"])
 
 
 @refuse_for("median", "mode", "nanmedian", "amax", "amin", "aminmax", "kthvalue")
@@ -82,3 +82,25 @@ def _check_norms(given: Mapping[str, Any]) -> None:
             f"_foreach_norm: cannot compute the {ord} norm on an empty tensor because the operation does not have an "
             "identity"
         )
+
+
+@refuse_for("_scaled_mm", "_scaled_mm_v2")
+def _check_scaled_product(given: Mapping[str, Any]) -> None:
+    a, b = given["self"], given["mat2"]
+    for name, t in (("mat1", a), ("mat2", b)):
+        if t.dim() != 2:
+            raise RuntimeError(f"{name} must be a matrix, got {t.dim()} dimensions")
+        if not (t.is_floating_point() and t.element_size() == 1):
+            raise RuntimeError(f"Expected {name} to be Float8 matrix got {t.dtype}")
+    (m, inner), (rows, n) = a.shape, b.shape
+    if inner != rows:
+        raise RuntimeError(f"mat1 and mat2 shapes cannot be multiplied ({m}x{inner} and {rows}x{n})")
+    scales = [s[0] if isinstance(s, list) and s else s for s in (given["scale_a"], given["scale_b"])]
+    sizes = [s.numel() for s in scales if isinstance(s, torch.Tensor)]
+    if sizes not in ([1, 1], [m, n]):
+        raise ValueError(
+            f"Invalid scaling configuration: one scale for each matrix, or ({m}, 1) and (1, {n}) of them, got scale_a "
+            f"of {sizes[:1]} and scale_b of {sizes[1:]} elements"
+        )
+    if given["bias"] is not None and given["bias"].numel() != n:
+        raise RuntimeError(f"Bias must be size {n} but got {given['bias'].numel()}")

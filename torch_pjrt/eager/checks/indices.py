@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from .table import refuse_for
+from .table import refuse_dim, refuse_for
 
 
 @refuse_for("masked_fill")
@@ -36,7 +36,18 @@ def _check_sequence(given: Mapping[str, Any]) -> None:
         )
 
 
+def _refuse_places_of_a_number(given: Mapping[str, Any]) -> None:
+    """A number as the source has one place; the CPU asks it for the size of a dimension to say that."""
+    if given["source"].dim() == 0 and given["index"].numel() != 1:
+        raise IndexError(f"the source is a number, so the index should have one element (got {given['index'].numel()})")
+
+
 @refuse_for("index_add")
+def _check_index_add(given: Mapping[str, Any]) -> None:
+    _refuse_places_of_a_number(given)
+    _check_added(given)
+
+
 def _check_added(given: Mapping[str, Any]) -> None:
     self, source = given["self"], given["source"]
     shapes = [list(t.shape) for t in (self, source)]
@@ -109,6 +120,7 @@ def _check_index_copy(given: Mapping[str, Any]) -> None:
     index, source, d = given["index"], given["source"], given["dim"]
     if index.dim() > 1:
         raise IndexError(f"index_copy_(): Index should have dimension 1 or 0 (got {index.dim()})")
+    _refuse_places_of_a_number(given)
     if -source.dim() <= d < source.dim() and index.numel() != source.size(d):
         raise IndexError(
             f"index_copy_(): Number of indices ({index.numel()}) should be equal to source.size(dim) ({source.size(d)})"
@@ -132,9 +144,8 @@ def _check_index_reduce(given: Mapping[str, Any]) -> None:
         raise RuntimeError(
             f"index_reduce(): Expected reduce to be one of prod, mean, amax or amin but got {given['reduce']}."
         )
-    rank = max(self.dim(), 1)
-    if not -rank <= dim < rank:
-        raise IndexError(f"Dimension out of range (expected to be in range of [{-rank}, {rank - 1}], but got {dim})")
+    refuse_dim(dim, self)
+    _refuse_places_of_a_number(given)
     if index.dim() > 1:
         raise IndexError(f"index_reduce_(): Index is supposed to be a vector, but got dim: {index.dim()}")
     _check_added(given)
@@ -153,6 +164,7 @@ def _check_segments(given: Mapping[str, Any]) -> None:
         segments = given[name]
         if segments is None:
             continue
+        refuse_dim(axis, segments)
         if axis != segments.dim() - 1:
             raise RuntimeError(f"segment_reduce(): Expected axis to be the last dimension of {name} but got {axis}.")
         if segments.dim() > data.dim() or segments.shape[:-1] != data.shape[:axis]:

@@ -26,6 +26,13 @@ def _check_group_norm(given: Mapping[str, Any]) -> None:
             )
 
 
+@refuse_for("im2col", "grid_sampler_2d", "grid_sampler_3d")
+def _check_image(given: Mapping[str, Any]) -> None:
+    self = given.get("self", given.get("input"))
+    if self.dim() == 0:
+        raise IndexError("Dimension specified as 0 but tensor has no dimensions")
+
+
 @refuse_for("max_pool2d_with_indices", "max_pool2d_with_indices_backward")
 def _check_max_pool(given: Mapping[str, Any]) -> None:
     if given["self"].dim() not in (3, 4):
