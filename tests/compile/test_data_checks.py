@@ -97,8 +97,9 @@ def test_one_hot_refuses_classes_that_there_are_not(dynamic: bool) -> None:
         (lambda x: x.clone().bernoulli_(1.5), r"expects p to be in \[0, 1\], but got p=1.5"),
         (lambda x: torch.bernoulli(x, 1.5), r"expects p to be in \[0, 1\], but got p=1.5"),
         (lambda x: x.index_reduce(0, x[:2].long(), torch.ones_like(x), "prod"), r"Number of indices \(2\)"),
+        (lambda x: torch._foreach_addcdiv([x > 0], [x > 0], [x > 0]), "Integer division with addcdiv"),
     ],
-    ids=["a probability", "a probability of a functional call", "fewer indices than values"],
+    ids=["a probability", "a probability of a functional call", "fewer indices than values", "a list's dtype"],
 )
 def test_what_no_kernel_of_the_cpu_takes_is_refused_when_it_is_compiled(fn: Callable[[Tensor], Any], said: str) -> None:
     for device, backend in (("cpu", "aot_eager"), (DEVICE, "pjrt")):

@@ -21,6 +21,7 @@ from torch_pjrt.runtime.metrics import METRICS
 from . import judge
 from .case import DRAWS, Case, Outcome, Skip, attempt, in_float64, on_cpu, with_memory_filled
 from .compiled import COMPILED_VARIANTS
+from .faults import fault
 from .others import MODULE_VARIANTS, OPTIMIZER_VARIANTS
 from .place import DEVICE, duplicate, place
 from .sparse_samples import SPARSE_VARIANTS
@@ -246,7 +247,8 @@ def _judged(pending: _Pending, got: Outcome, trees: list[Any]) -> tuple[str, str
         other = attempt(case, duplicate(case.inputs), case.constants)
         if _against(replace(pending, case=case), [other], got, trees)[0] == "native":
             return "native", ""
-    return judged
+    known = fault(pending.row.unit, pending.row.variant)
+    return ("skipped", known) if judged[0] in ("wrong", "raises") and known is not None else judged
 
 
 def _against(pending: _Pending, want: list[Outcome], got: Outcome, trees: list[Any]) -> tuple[str, str]:

@@ -11,11 +11,13 @@ from torch.fx.node import map_arg
 from torch.utils._pytree import tree_leaves
 
 from ..eager.checks import check, checked, number_check
+from ..eager.cpu_probe import result_dtypes
 
 
 def refuse(op: OpOverload, node: Node) -> None:
     """Raise what the op's CPU kernel raises for the node's arguments; those of symbolic sizes are not looked at."""
-    if not checked(op):
+    of_lists = op._schema.name.startswith("aten::_foreach_")  # whose meta kernels take all dtypes
+    if not of_lists and not checked(op):
         return
     own = node.args if node.target is op else node.args[1:]  # behind the key of a draw
     args, kwargs = map_arg((own, node.kwargs), lambda n: n.meta.get("val"))
@@ -24,6 +26,8 @@ def refuse(op: OpOverload, node: Node) -> None:
     given |= dict(zip(names, args, strict=False)) | dict(kwargs)
     if len(given) < len(names) or any(_varies(x) for x in tree_leaves(given)):
         return
+    if of_lists:
+        result_dtypes(op, given)
     check(op, given)
     numbers = number_check(op)
     if numbers is not None:

@@ -167,6 +167,8 @@ def infer(
             elif isinstance(error, TypeError) and "cond must be a bool" in str(error):
                 # A batch of none: upsample_nearest's meta kernel hands torch._check a product of sizes for a condition.
                 results = _shapes_of_lowering(op, metas)
+            elif type(error) is RuntimeError and str(error).startswith("too many indices"):
+                raise IndexError(str(error)) from None
             elif isinstance(error, AssertionError):  # PyTorch's references say so where its kernels raise RuntimeError
                 raise RuntimeError(str(error)) from None
             elif "meta" in str(error) and any(t.device.type == "cpu" for a in metas for t in tensors_in(a)):

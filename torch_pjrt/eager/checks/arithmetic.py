@@ -39,6 +39,15 @@ def _check_vector(given: Mapping[str, Any]) -> None:
         raise IndexError("Dimension specified as 0 but tensor has no dimensions")
 
 
+@refuse_for("addmv")
+def _check_added_vector(given: Mapping[str, Any]) -> None:
+    mat, vec = given["mat"], given["vec"]
+    if given["self"].dim() == 0 and (mat.dim(), vec.dim()) == (2, 1) and mat.size(1) != vec.size(0):
+        raise IndexError(
+            f"size mismatch, got input ({mat.size(0)}), mat ({mat.size(0)}x{mat.size(1)}), vec ({vec.size(0)})"
+        )
+
+
 @refuse_for("geqrf")
 def _check_matrix(given: Mapping[str, Any]) -> None:
     if given["self"].dim() < 2:

@@ -81,9 +81,7 @@ def histogramdd_bin_edges(
     density: bool = False,
 ) -> list[Tensor]:
     """`bins[d]` equal bins for each of the coordinates in the last dimension, over `range` or the data's own."""
-    if self.dim() < 2:
-        raise RuntimeError("torch.histogramdd: input tensor should have at least 2 dimensions")
-    rows = self.reshape(-1, self.size(-1))
+    rows = _rows(self)
     if len(bins) != rows.size(1):
         raise RuntimeError(
             f"torch.histogramdd: expected {rows.size(1)} sequences of bin edges for a {rows.size(1)}-dimensional "
@@ -113,14 +111,21 @@ def histogramdd_from_counts(
     density: bool = False,
 ) -> Tensor:
     edges = histogramdd_bin_edges(self, bins, range)
-    return _checked(self.reshape(-1, self.size(-1)), edges, _flat(weight), density, equal=True)
+    return _checked(_rows(self), edges, _flat(weight), density, equal=True)
 
 
 @host_op("aten::_histogramdd_from_bin_tensors")
 def histogramdd_from_bins(
     self: Tensor, bins: Sequence[Tensor], weight: Tensor | None = None, density: bool = False
 ) -> Tensor:
-    return _checked(self.reshape(-1, self.size(-1)), bins, _flat(weight), density, equal=False)
+    return _checked(_rows(self), bins, _flat(weight), density, equal=False)
+
+
+def _rows(self: Tensor) -> Tensor:
+    """The points, one a row: the coordinates are the last dimension."""
+    if self.dim() < 2:
+        raise RuntimeError("torch.histogramdd: input tensor should have at least 2 dimensions")
+    return self.reshape(-1, self.size(-1))
 
 
 def _checked(rows: Tensor, edges: Sequence[Tensor], weight: Tensor | None, density: bool, equal: bool) -> Tensor:
