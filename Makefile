@@ -97,9 +97,11 @@ quantized: setup $(STAMPS)/torchao
 titan: setup $(STAMPS)/titan
 	JAX_PLATFORMS=cpu PYTHONPATH=$(CURDIR)/.venv/titan $(PY) -m pytest -q tests/distributed/with_titan.py
 
-# Goes on where the last run stopped; `make conformance CONFORMANCE=--again` begins anew.
+# Goes on where the last run stopped; `make conformance CONFORMANCE=--again` begins anew. What is not right without XLA's
+# expensive passes is run again with them.
 conformance: setup
-	JAX_PLATFORMS=cpu $(PY) -m tests.conformance run $(CONFORMANCE)
+	JAX_PLATFORMS=cpu XLA_FLAGS="$(QUICK_XLA)" $(PY) -m tests.conformance run $(CONFORMANCE)
+	JAX_PLATFORMS=cpu $(PY) -m tests.conformance run --known --again wrong,raises
 	JAX_PLATFORMS=cpu $(PY) -m tests.conformance report
 
 clean:
