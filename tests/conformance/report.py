@@ -39,8 +39,8 @@ that PyTorch tests itself with, run on {platform} and held against CPU PyTorch {
   the CPU accumulates in half precision, terms cancel, or the problem is ill-conditioned). Factors defined up to a phase
   (svd, eig, eigh) are compared as PyTorch's samples prescribe. Random ops are compared by distribution
   (Kolmogorov-Smirnov). A compiled op may also do what PyTorch's decompositions do on the CPU (`aot_eager`).
-* Where CPU PyTorch is found at fault ([faults.py](../tests/conformance/faults.py)) or returns memory that it never wrote,
-  and the device does otherwise, the case is skipped with that reason.
+* Where CPU PyTorch is found at fault ([faults.py](../tests/conformance/faults.py)) or returns memory that it never
+  wrote, and the device does otherwise, the case is skipped with that reason.
 """
 
 

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import torch
+from torch import Tensor
 from torch.nn import functional as F
 
+from torch_pjrt.runtime.metrics import METRICS
+
 from ...conftest import DEVICE
+from ..agree import agree
 
 
 def test_the_parts_make_batch_norm_and_its_gradient() -> None:
@@ -41,3 +45,21 @@ def test_update_stats_moves_the_running_ones() -> None:
     got = torch.batch_norm_update_stats(*given, 0.3)
     for g, e in zip((*got, *given[1:]), (*expected, mean, var), strict=True):
         torch.testing.assert_close(g.cpu(), e)
+
+
+def test_results_and_running_statistics_are_written_on_the_device() -> None:
+    def program(device: str) -> list[Tensor]:
+        x, ones = torch.arange(24.0, device=device).reshape(2, 3, 4), torch.ones(3, device=device)
+        mean, var = torch.zeros(3, device=device), torch.ones(3, device=device)
+        outs = [torch.empty(0, device=device), torch.empty(3, 2, device=device)[:, 0], torch.empty(3, device=device)]
+        made = torch._native_batch_norm_legit(x, ones, ones, mean, var, True, 0.1, 1e-5, out=outs)
+        assert all(m is o for m, o in zip(made, outs, strict=True))
+        out, m, s = (torch.empty(0, device=device) for _ in range(3))
+        reserve = torch.empty(0, dtype=torch.uint8, device=device)
+        with_update = torch.ops.aten._batch_norm_with_update.out
+        with_update(x, ones, ones, mean, var, 0.1, 1e-5, out=out, save_mean=m, save_invstd=s, reserve=reserve)
+        return [*outs, out, m, s, mean, var]
+
+    before = sum(METRICS.fallbacks.values())
+    agree(program)
+    assert sum(METRICS.fallbacks.values()) == before

@@ -63,8 +63,7 @@ def _into_outs(op: OpOverload, fn: HostOp) -> HostOp:
         outs: tuple[Tensor, ...] = args[-count:]
         results = fn(*args[:-count])
         for out, result in zip(outs, [results] if isinstance(results, Tensor) else results, strict=True):
-            if out.shape != result.shape:
-                out.resize_(result.shape)
+            out.resize_(result.shape)
             _C.check_overlap(out, [a for a in args[:-count] if isinstance(a, Tensor)], refused)
             out.copy_(result)
         return outs if count > 1 else outs[0]

@@ -1,14 +1,20 @@
-"""The parts that synchronized batch normalization is made of (torch.nn.SyncBatchNorm), and statistics alone.
+"""The parts that synchronized batch normalization is made of (torch.nn.SyncBatchNorm), statistics alone, and forms
+that write running statistics as well as `out=`.
 
 The schemas do not say that running statistics are written, so these are no nodes: they are made of PyTorch's own ops.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any
+
 import torch
 from torch import Tensor
 
 from .table import host_op
+
+aten = torch.ops.aten
 
 
 @host_op("aten::batch_norm_stats")
@@ -122,6 +128,22 @@ def batch_norm_backward_elemt(
     grad = _wide(grad_out) - _per_channel(sum_dy / total, input) - away * slope
     scale = invstd if weight is None else invstd * weight
     return (grad * _per_channel(scale, input)).to(input.dtype)
+
+
+@host_op("aten::_native_batch_norm_legit.out")
+def native_batch_norm_legit_out(*args: Any) -> tuple[Tensor, ...]:
+    return _into(aten._native_batch_norm_legit(*args[:8]), args[8:])
+
+
+@host_op("aten::_batch_norm_with_update.out")
+def batch_norm_with_update_out(*args: Any) -> tuple[Tensor, ...]:
+    return _into(aten._batch_norm_with_update(*args[:7]), args[7:])
+
+
+def _into(results: Sequence[Tensor], outs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+    for out, result in zip(outs, results, strict=True):
+        out.resize_(result.shape).copy_(result)
+    return outs
 
 
 def _but_channels(x: Tensor) -> list[int]:
