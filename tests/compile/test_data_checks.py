@@ -105,3 +105,17 @@ def test_what_no_kernel_of_the_cpu_takes_is_refused_when_it_is_compiled(fn: Call
     for device, backend in (("cpu", "aot_eager"), (DEVICE, "pjrt")):
         with pytest.raises(RuntimeError, match=said):
             torch.compile(fn, backend=backend)(torch.ones(3, device=device))
+
+
+def assigned(x: Tensor) -> Tensor:
+    x = x.clone()
+    x[x > 5] = 2.0
+    x[x[:, 0] > 1] = torch.tensor([7.0, 8.0, 9.0, 3.0], device=x.device)
+    return x.index_put((x > 7,), torch.ones((), device=x.device), accumulate=True)
+
+
+@pytest.mark.parametrize("dynamic", [None, True])
+def test_what_cannot_be_known_when_it_is_compiled_is_not_refused(dynamic: bool | None) -> None:
+    x = torch.arange(1, 13.0).reshape(3, 4)
+    compiled = torch.compile(assigned, backend="pjrt", dynamic=dynamic)
+    assert torch.equal(compiled(x.to(DEVICE)).cpu(), assigned(x))

@@ -247,7 +247,7 @@ def _judged(pending: _Pending, got: Outcome, trees: list[Any]) -> tuple[str, str
         other = attempt(case, duplicate(case.inputs), case.constants)
         if _against(replace(pending, case=case), [other], got, trees)[0] == "native":
             return "native", ""
-    known = fault(pending.row.unit, pending.row.variant)
+    known = fault(pending.row.unit, pending.row.variant, judged[1])
     return ("skipped", known) if judged[0] in ("wrong", "raises") and known is not None else judged
 
 

@@ -149,7 +149,9 @@ def rebind(w: Writer) -> str | None:
     if name is None:
         return None
     t = w.at(name)
-    other = w.name(lambda o: o.dtype == t.dtype)
+    # What a backward pass has saved changes with it, unnoticed: the CPU's kernels read beyond the end of another shape.
+    saved = any(o.requires_grad for o in w.tensors().values())
+    other = w.name(lambda o: o.dtype == t.dtype and (not saved or o.shape == t.shape))
     ways = [f"{name}.data = {other}.detach()", f"{name}.data = {other}.detach().clone()"]
     if not t.requires_grad:
         ways += [f"{name}.set_({other}.detach())", f"{name}.resize_(2, 2).fill_({_number(w, t.dtype)})"]

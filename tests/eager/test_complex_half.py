@@ -58,6 +58,9 @@ PROGRAMS: dict[str, Callable[[str], Any]] = {
     "views": lambda d: (parts(z(d)[:, 1::2].T), parts(z(d).conj()), z(d).imag, torch.view_as_real(z(d))),
     "other dtypes' views": lambda d: (z(d).view(torch.int32), z(d).view(torch.float16),
                                       z(d).view(torch.complex64), z(d).view(torch.uint8)),
+    "copies in other dtypes": lambda d: (
+        torch.ops.aten.view_copy.dtype(z(d), torch.int16), torch.ops.aten.view_copy.dtype(z(d), torch.complex64)
+    ),
     "from other dtypes": lambda d: parts(z(d).view(torch.int32).clone().view(torch.complex32)),
     "concatenated": lambda d: parts(torch.cat([z(d), z(d)[:1]])),
     "written through its parts": written(lambda x: (x.imag.fill_(7), x[0].mul_(2))),
@@ -83,6 +86,12 @@ GRAPHS: dict[str, Callable[[Tensor], Any]] = {
 def test_it_is_so_in_a_compiled_graph(fn: Callable[[Tensor], Any]) -> None:
     compiled = torch.compile(fn, backend="pjrt")
     agree(lambda d: fn(z(d)) if d == "cpu" else compiled(z(d)))
+
+
+def test_a_size_and_an_angle_make_one() -> None:
+    size, angle = PARTS.abs().to(DEVICE), PARTS.to(DEVICE)  # CPU PyTorch has no polar of half types
+    expected = torch.polar(PARTS.abs().float(), PARTS.float())
+    torch.testing.assert_close(torch.polar(size, angle).cfloat().cpu(), expected, rtol=1e-3, atol=1e-3)
 
 
 def test_a_gradient_passes_through() -> None:

@@ -48,6 +48,11 @@ def test_dimensions_that_do_not_fit_are_refused_at_the_call() -> None:
     both_raise(
         lambda d: torch.segment_reduce(torch.ones(2, 3, device=d), "sum", lengths=torch.ones_like(zero(d)[None]))
     )
+    both_raise(lambda d: torch.segment_reduce(torch.ones(5, 3, device=d), "sum", lengths=places(2, d) + 2, axis=-1))
+    agree(lambda d: torch.segment_reduce(torch.ones(5, 3, device=d), "sum", lengths=places(2, d) + 2, axis=-2))
+    agree(lambda d: torch.segment_reduce(torch.ones(5, device=d), "prod", lengths=places(2, d) + 2, axis=-1))
+    for shape in ((1, 2, 3), (1, 1, 1, 3)):
+        both_raise(lambda d, s=shape: torch.ones(2, 3, device=d).index_put_((places(2, d),), torch.ones(s, device=d)))
     both_raise(lambda d: torch.unique(torch.ones((), device=d), dim=0))
     both_raise(lambda d: torch.unique_consecutive(torch.ones((), device=d), dim=0))
     both_raise(lambda d: torch.unique_consecutive(torch.ones(2, device=d), dim=3))
@@ -83,6 +88,7 @@ def test_a_scaled_product_takes_the_cpus_strides_and_refuses_its_sizes() -> None
     agree(lambda d: scaled(d, a, b, one, one).float())
     agree(lambda d: scaled(d, a.T.contiguous().T, b.T.contiguous().T, torch.ones(15, 1), torch.ones(1, 31)).float())
     agree(lambda d: scaled(d, a[:0], b, one, one).float())
+    agree(lambda d: scaled(d, a / 7, b / 7, one, one, out=torch.empty(15, 31, device=d)))  # not by way of float8
     both_raise(lambda d: scaled(d, a, b[1:], one, one))
     both_raise(lambda d: scaled(d, a[:0], b[:0], one, one))
     both_raise(lambda d: scaled(d, a[0], b, one, one))
@@ -93,12 +99,22 @@ def test_a_scaled_product_takes_the_cpus_strides_and_refuses_its_sizes() -> None
 
 def test_results_are_not_written_over_what_is_read() -> None:
     both_raise(lambda d: torch.masked_select(x := torch.ones(6, device=d), x > 0, out=x))
-    both_raise(lambda d: torch.masked_select(x := torch.ones(6, device=d), x[1:] > 0, out=x[1:]))
+    both_raise(lambda d: torch.masked_select((x := torch.ones(6, device=d))[:5], x[:5] > 0, out=x[1:]))
     both_raise(lambda d: torch.nonzero(x := torch.ones(6, dtype=torch.int64, device=d), out=x))
     both_raise(lambda d: torch.masked_select(x := torch.ones(6, device=d), x > 0, out=zero(d).float().expand(6)))
     # What is written to begins apart from what is read, and grows into it.
     both_raise(lambda d: torch.cat([(x := torch.ones(8, 6, device=d))[4:], x[4:]], out=x[:1]))
     both_raise(lambda d: torch.gather((x := places(6, d))[2:], 0, places(3, d), out=x[:1]))
+
+
+def test_results_may_grow_into_what_was_read() -> None:
+    def counted(d: str) -> torch.Tensor:
+        return torch.arange(24.0, device=d)
+
+    agree(lambda d: torch.add((x := counted(d))[12:20], 1, out=x[8:9]))
+    agree(lambda d: torch.masked_select((x := counted(d))[10:14], x[10:14] > 1, out=x[8:8]))
+    agree(lambda d: torch.index_select((x := counted(d))[12:20], 0, places(2, d), out=x[11:11]))
+    agree(lambda d: torch.take((x := counted(d))[12:20], places(2, d), out=x[11:11]))
 
 
 def test_an_index_of_a_number_is_zero() -> None:

@@ -131,7 +131,7 @@ def test_functions_of_two_floats_agree_with_cpu(name: str, dtype: torch.dtype) -
 
 # Infinitely small and large numbers in all directions, and parts that are no number.
 FAR = torch.tensor(
-    [complex(a, b) for a in (-math.inf, 1, -1e4, math.inf, math.nan) for b in (0, -2.9, 10, -10, math.nan)],
+    [complex(a, b) for a in (-math.inf, 1, -1e4, math.inf, math.nan) for b in (0, -2.9, 10, -10, math.inf, math.nan)],
     dtype=torch.complex128,
 )
 

@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 from torch._ops import OpOverload
+from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicOutputShapeException
 from torch.fx import Node
 from torch.fx.node import map_arg
 from torch.utils._pytree import tree_leaves
@@ -26,9 +27,12 @@ def refuse(op: OpOverload, node: Node) -> None:
     given |= dict(zip(names, args, strict=False)) | dict(kwargs)
     if len(given) < len(names) or any(_varies(x) for x in tree_leaves(given)):
         return
-    if of_lists:
-        result_dtypes(op, given)
-    check(op, given)
+    try:
+        if of_lists:
+            result_dtypes(op, given)
+        check(op, given)
+    except (DataDependentOutputException, DynamicOutputShapeException):
+        return  # a mask's shape tells nothing of what it selects
     numbers = number_check(op)
     if numbers is not None:
         numbers(*(given[n] for n in names))

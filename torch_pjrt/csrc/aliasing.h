@@ -13,6 +13,7 @@ enum Refusal : uint8_t {
   kRefusesRepeats = 1, // a written tensor with two elements in one place
   kRefusesPartialOverlap = 2, // a written tensor that shares some of its memory with an input
   kRefusesOverlap = 4, // a written tensor that shares any of its memory with an input
+  kRefusesGrowth = 8, // the same once the written tensor has been resized
 };
 
 struct Named {

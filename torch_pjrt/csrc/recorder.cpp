@@ -374,7 +374,8 @@ void Recorder::record(const c10::OperatorHandle& op, Stack* stack) {
       remove_obstacle();
     else {
       resize_outs(call, *entry);
-      checked_aliasing(*info_, call); // what has grown may have grown into an input
+      if (info_->refusals & kRefusesGrowth)
+        checked_aliasing(*info_, call); // it may have grown into an input
     }
   }
   // Results: the written arguments themselves, then tensors over the fresh values.

@@ -30,7 +30,7 @@ _SCALAR_NUMBERS = {dtype: number for number, dtype in _SCALAR_TYPES.items()}
 _MEMORY_FORMATS = [torch.contiguous_format, torch.preserve_format, torch.channels_last, torch.channels_last_3d]
 
 # PyTorch's meta kernel wants the strides and multiples of CUDA's tensor cores.
-_OF_CUDA = ("aten::_scaled_mm", "aten::_scaled_mm_v2")
+_OF_CUDA = ("aten::_scaled_mm", "aten::_scaled_mm.out", "aten::_scaled_mm_v2", "aten::_scaled_mm_v2.out")
 # PyTorch's meta kernel promises a tensor where its CPU kernel gives none, fails where there are no biases, or pads
 # as CUDA's kernel does.
 _WRONG_META = frozenset(
@@ -126,12 +126,24 @@ def _numbers_as_tensors(op: OpOverload, args: Sequence[Any]) -> list[Any]:
     ]
 
 
+_NOT_NEGATIVE = {
+    "aten::linalg_vector_norm": "dim", "aten::segment_reduce": "axis", "aten::_segment_reduce_backward": "axis"
+}  # fmt: skip
+
+
 def _from_the_front(op: OpOverload, metas: list[Any]) -> list[Any]:
-    """The arguments, without negative dimensions where PyTorch's reference takes those for empty ones."""
-    if op._schema.name != "aten::linalg_vector_norm" or not metas[2]:
+    """The arguments, without negative dimensions where PyTorch's reference takes those for empty or for other ones."""
+    name = _NOT_NEGATIVE.get(op._schema.name)
+    if name is None:
         return metas
-    rank = max(metas[0].dim(), 1)
-    return [*metas[:2], [d + rank if -rank <= d < 0 else d for d in metas[2]], *metas[3:]]
+    names = [a.name for a in op._schema.arguments]
+    rank = max(metas[names.index("data" if "data" in names else "self")].dim(), 1)
+
+    def wrapped(d: int) -> int:
+        return d + rank if -rank <= d < 0 else d
+
+    at = names.index(name)
+    return [*metas[:at], tree_map(lambda d: d if d is None else wrapped(d), metas[at]), *metas[at + 1 :]]
 
 
 def infer(
@@ -177,6 +189,8 @@ def infer(
                 results = _run_in_other_dtypes(op, metas, error)
             else:
                 raise
+        if op.name() in _OF_CUDA and not written(op):  # the lowering leaves the dtype to who asked
+            dtypes = (given["out_dtype"] or given["self"].dtype,)
         results = _in_dtypes(results, dtypes)
         if op.name() == "aten::multilabel_margin_loss_forward" and given["self"].dim() < 2:
             results = (results[0].reshape(()), *results[1:])  # the meta kernel has a batch dimension without a batch

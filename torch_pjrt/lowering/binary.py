@@ -166,17 +166,21 @@ def logaddexp(self: Array, other: Array) -> Array:
         return jnp.logaddexp(self, other)
     ordered = self.real >= other.real
     high, low = jnp.where(ordered, self, other), jnp.where(ordered, other, self)
-    infinite = jnp.where(high.real < 0, other, lax.complex(high.real, _direction_of_sum(high.imag, low.imag)))
+    infinite = jnp.where(high.real < 0, other, _sum_of_infinite(high, low))
     both = jnp.isinf(high.real) & (high.real == low.real)
-    result = jnp.where(both, infinite, high + jnp.log1p(jnp.exp(low - high)))
+    share = low - high
+    share = jnp.where(jnp.isneginf(share.real), 0, jnp.exp(share))  # whatever its phase
+    result = jnp.where(both, infinite, high + jnp.log1p(share))
     return jnp.where(jnp.isnan(self) | jnp.isnan(other), complex(jnp.nan, jnp.nan), result)  # if a part is
 
 
-def _direction_of_sum(*angles: Array) -> Array:
-    """The angle of a sum of infinitely large numbers; NaN where they cancel."""
-    real = sum(jnp.inf * jnp.cos(a) for a in angles)
-    imag = sum(jnp.where(a == 0, a, jnp.inf * jnp.sin(a)) for a in angles)
-    return jnp.arctan2(imag, real)
+def _sum_of_infinite(x: Array, y: Array) -> Array:
+    """The logarithm of a sum of infinitely large numbers, by the rules of C for their real and imaginary parts."""
+    angles = x.imag, y.imag
+    real = sum(jnp.where(jnp.isinf(t), jnp.inf, jnp.inf * jnp.cos(t)) for t in angles)
+    imag = sum(jnp.where(t == 0, t, jnp.inf * jnp.sin(t)) for t in angles)
+    size = jnp.where(jnp.isinf(real) | jnp.isinf(imag), jnp.inf, jnp.full_like(real, jnp.nan))
+    return lax.complex(size, jnp.arctan2(imag, real))
 
 
 @pointwise("logaddexp2", floating=True, rounded=True)
@@ -283,4 +287,5 @@ def make_complex(real: Array, imag: Array) -> Array:
 
 @lower("polar")
 def polar(abs: Array, angle: Array) -> Array:
-    return lax.complex(*jnp.broadcast_arrays(abs * jnp.cos(angle), abs * jnp.sin(angle)))
+    size, turn = widen(abs), widen(angle)
+    return lax.complex(*jnp.broadcast_arrays(size * jnp.cos(turn), size * jnp.sin(turn)))

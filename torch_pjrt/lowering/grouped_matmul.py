@@ -8,8 +8,6 @@ import jax.numpy as jnp
 import torch
 from jax import Array, lax
 
-from .apply import cast
-from .dtypes import to_numpy
 from .matmul import precision, product
 from .registry import lower
 from .widen import widen
@@ -87,5 +85,4 @@ def scaled_mm_v2(
     out = product(self, mat2, (1, 0))
     out = out * (a.reshape(()) if a.size == 1 else a.reshape(-1, 1))
     out = out * (b.reshape(()) if b.size == 1 else b.reshape(1, -1))
-    out = out if bias is None else out + widen(bias)
-    return cast(out, self.dtype if out_dtype is None else to_numpy(out_dtype))
+    return out if bias is None else out + widen(bias)

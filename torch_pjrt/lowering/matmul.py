@@ -10,8 +10,6 @@ import torch
 from jax import Array, lax
 from jax.nn import gelu, relu
 
-from .apply import cast
-from .dtypes import to_numpy
 from .registry import lower
 from .widen import asked, wide_dtype, widen
 
@@ -188,17 +186,13 @@ def scaled_mm(
     out_dtype: torch.dtype | None = None,
     use_fast_accum: bool = False,
 ) -> Array:
-    """8-bit float product with one scale per tensor, or per row of `self` (m, 1) and per column of `mat2` (1, n).
-
-    In `out_dtype`, which is that of `self` by default.
-    """
-    dtype = self.dtype if out_dtype is None else to_numpy(out_dtype)
+    """8-bit float product with one scale per tensor, or per row of `self` (m, 1) and per column of `mat2` (1, n)."""
     if self.dtype != mat2.dtype:  # 8-bit floats of two kinds have no common one
         self, mat2 = widen(self), widen(mat2)
     out = product(self, mat2, (1, 0)) * _scale(scale_a) * _scale(scale_b)
     if bias is not None:
         out = out + widen(bias)
-    return cast(out if scale_result is None or out_dtype not in _FLOAT8 else out * _scale(scale_result), dtype)
+    return out if scale_result is None or out_dtype not in _FLOAT8 else out * _scale(scale_result)
 
 
 _FLOAT8 = (torch.float8_e4m3fn, torch.float8_e5m2, torch.float8_e4m3fnuz, torch.float8_e5m2fnuz)

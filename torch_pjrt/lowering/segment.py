@@ -29,7 +29,7 @@ def segment_reduce(
     initial: Array | float | None = None,
 ) -> Array:
     """data (*batch, n, *rest) with lengths (*batch, s), or offsets (*batch, s + 1), to (*batch, s, *rest)."""
-    reduce = _ALIASES.get(reduce, reduce)
+    reduce, axis = _ALIASES.get(reduce, reduce), axis % data.ndim
     if lengths is not None and not unsafe:
         require(lengths >= 0, "lengths contains negative value!")
         require(
@@ -65,7 +65,7 @@ def segment_reduce_backward(
 
     A product's is the product of all the others, zeros among them or not.
     """
-    reduce = _ALIASES.get(reduce, reduce)
+    reduce, axis = _ALIASES.get(reduce, reduce), axis % data.ndim
     rows, segment, sizes = _located(data, lengths, offsets, axis)
     at = (lax.broadcasted_iota(np.int32, segment.shape, 0), segment)
 

@@ -18,7 +18,7 @@ from .table import CHECKS, NUMBER_CHECKS
 
 _ROOMS = (arithmetic, draws, indices, layers)  # importing them fills the tables
 # Refusal in aliasing.h.
-_REPEATS, _PARTIAL_OVERLAP, _OVERLAP = 1, 2, 4
+_REPEATS, _PARTIAL_OVERLAP, _OVERLAP, _GROWTH = 1, 2, 4, 8
 
 
 def checked(op: OpOverload) -> bool:
@@ -49,12 +49,14 @@ def number_check(op: OpOverload) -> Callable[..., None] | None:
 
 
 # Write only to memory that they do not read.
-_SEPARATE = ("index_add", "index_copy", "index_select", "cat", "gather", "take", "masked_select", "nonzero")
+_SEPARATE = ("index_add", "index_copy", "index_select", "take", "masked_select", "nonzero")
 
 
 def refusals(op: OpOverload) -> int:
     """The bits of the memory overlaps that the op's CPU kernel refuses: what TensorIterator does unless told not to."""
     name = base_name(op)
+    if name in ("cat", "gather"):
+        return _REPEATS | _OVERLAP | _GROWTH
     if name in _SEPARATE or name.startswith("scatter"):
         return _REPEATS | _OVERLAP
     if name in ("index_put", "_index_put_impl"):

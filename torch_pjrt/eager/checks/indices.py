@@ -77,8 +77,7 @@ def _check_indices(given: Mapping[str, Any]) -> None:
 def _check_assigned(given: Mapping[str, Any]) -> None:
     _check_indices(given)
     shape, place = list(given["values"].shape), given["self"][tuple(_or_all(given["indices"]))].shape
-    kept = shape[next((i for i, n in enumerate(shape) if n != 1), len(shape)) :]
-    if len(kept) > len(place) or any(n not in (1, m) for n, m in zip(kept[::-1], place[::-1], strict=False)):
+    if len(shape) > len(place) or any(n not in (1, m) for n, m in zip(shape[::-1], place[::-1], strict=False)):
         raise RuntimeError(
             f"shape mismatch: value tensor of shape {shape} cannot be broadcast to indexing result of shape "
             f"{list(place)}"
@@ -159,12 +158,13 @@ def _check_index_reduce(given: Mapping[str, Any]) -> None:
 
 @refuse_for("segment_reduce", "_segment_reduce_backward")
 def _check_segments(given: Mapping[str, Any]) -> None:
-    data, axis = given["data"], given["axis"]
+    data = given["data"]
+    refuse_dim(given["axis"], data)
+    axis = given["axis"] % max(data.dim(), 1)
     for name in ("lengths", "offsets"):
         segments = given[name]
         if segments is None:
             continue
-        refuse_dim(axis, segments)
         if axis != segments.dim() - 1:
             raise RuntimeError(f"segment_reduce(): Expected axis to be the last dimension of {name} but got {axis}.")
         if segments.dim() > data.dim() or segments.shape[:-1] != data.shape[:axis]:

@@ -61,11 +61,11 @@ def _into_outs(op: OpOverload, fn: HostOp) -> HostOp:
 
     def written(*args: Any) -> Any:
         outs: tuple[Tensor, ...] = args[-count:]
+        for out in outs:
+            _C.check_overlap(out, [a for a in args[:-count] if isinstance(a, Tensor)], refused)
         results = fn(*args[:-count])
         for out, result in zip(outs, [results] if isinstance(results, Tensor) else results, strict=True):
-            out.resize_(result.shape)
-            _C.check_overlap(out, [a for a in args[:-count] if isinstance(a, Tensor)], refused)
-            out.copy_(result)
+            out.resize_(result.shape).copy_(result)
         return outs if count > 1 else outs[0]
 
     return written

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from ..infer import dtype_of
 from .table import host_op
 
 
@@ -15,6 +16,11 @@ def as_strided_copy(
     self: Tensor, size: Sequence[int], stride: Sequence[int], storage_offset: int | None = None
 ) -> Tensor:
     return self.as_strided(size, stride, storage_offset).clone(memory_format=torch.contiguous_format)
+
+
+@host_op("aten::view_copy.dtype")
+def view_copy_dtype(self: Tensor, dtype: int) -> Tensor:
+    return self.view(dtype_of(dtype)).clone(memory_format=torch.contiguous_format)
 
 
 @host_op("aten::as_strided_scatter")

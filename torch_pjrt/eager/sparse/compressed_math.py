@@ -40,7 +40,8 @@ def csr_prod(self: Tensor, dim: Sequence[int], keepdim: bool = False, *, dtype: 
         self,
         dim,
         dtype,
-        lambda values, group, count: values.new_ones(count).index_reduce_(0, group, values, "prod"),
+        # As a column: CPU PyTorch's index_reduce_, which is asked about dtypes, takes complex rows but no numbers.
+        lambda values, group, count: values.new_ones(count, 1).index_reduce_(0, group, values[:, None], "prod")[:, 0],
     )
 
 
