@@ -272,3 +272,17 @@ def test_a_lowering_that_fails_names_the_op_and_the_users_line(monkeypatch: pyte
             torch.compile(lambda t: torch.special.bessel_j0(t), backend="pjrt")(torch.ones(2, device=DEVICE))
     finally:
         find.cache_clear()
+
+
+@torch._dynamo.config.patch(capture_scalar_outputs=True)
+@pytest.mark.parametrize("dynamic", [None, True])
+def test_a_number_that_is_read_in_the_middle_of_a_graph_is_used_in_it(dynamic: bool | None) -> None:
+    def fn(x: torch.Tensor, p: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        number = p.item()
+        y = (x * number + number).sin() / (x.shape[0] / 2)
+        return y.clamp(max=number), x.clone().bernoulli_(number).shape[0] + y, x.clamp(max=number) * 2
+
+    compiled = torch.compile(fn, backend="pjrt", dynamic=dynamic)
+    for n, p in ((3, 0.5), (4, 0.25)):
+        x, number = torch.arange(float(n)), torch.tensor(p)
+        same(compiled(x.to(DEVICE), number.to(DEVICE)), fn(x, number))

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch._ops import OpOverload
 from torch.fx import GraphModule, Node
+from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
 from torch.fx.passes.split_module import split_module
 
 from . import collectives
@@ -79,10 +80,16 @@ def _fits_whole(node: Node) -> bool:
 
 def fits(node: Node) -> bool:
     """Whether the node can be part of a program: it has a lowering, and every size it has follows from arguments."""
-    if not can_lower(node) or node.meta.get("unbacked_bindings"):
+    if not can_lower(node) or node.meta.get("unbacked_bindings") or any(map(_read, node.all_input_nodes)):
         return False
     op = op_of(node)
     return op is None or op is aten.copy_.default or not (isinstance(op, OpOverload) and op._schema.is_mutable)
+
+
+def _read(node: Node) -> bool:
+    """Whether the node is a float or a bool that was read from data (`item()`): no program takes one."""
+    value = node.meta.get("val")
+    return isinstance(value, (torch.SymFloat, torch.SymBool)) and bool(free_unbacked_symbols(value))
 
 
 class _Segmented:
