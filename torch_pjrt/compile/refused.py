@@ -16,12 +16,12 @@ from ..eager.cpu_probe import result_dtypes
 
 
 def refuse(op: OpOverload, node: Node) -> None:
-    """Raise what the op's CPU kernel raises for the node's arguments; those of symbolic sizes are not looked at."""
+    """Raise what the op's CPU kernel raises for the node's arguments, if they are traced ones of constant sizes."""
     of_lists = op._schema.name.startswith("aten::_foreach_")  # whose meta kernels take all dtypes
-    if not of_lists and not checked(op):
+    if not (of_lists or checked(op)) or any("val" not in n.meta for n in node.all_input_nodes):
         return
     own = node.args if node.target is op else node.args[1:]  # behind the key of a draw
-    args, kwargs = map_arg((own, node.kwargs), lambda n: n.meta.get("val"))
+    args, kwargs = map_arg((own, node.kwargs), lambda n: n.meta["val"])
     names = [a.name for a in op._schema.arguments]
     given = {a.name: a.default_value for a in op._schema.arguments if a.has_default_value()}
     given |= dict(zip(names, args, strict=False)) | dict(kwargs)
