@@ -12,6 +12,7 @@ from torch._ops import OpOverload
 from torch.fx import GraphModule, Node
 from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
 from torch.fx.passes.split_module import split_module
+from torch.utils._sympy.symbol import SymT, symbol_is_type
 
 from . import collectives
 from .blocks import symbolic
@@ -87,9 +88,15 @@ def fits(node: Node) -> bool:
 
 
 def _read(node: Node) -> bool:
-    """Whether the node is a float or a bool that was read from data (`item()`): no program takes one."""
+    """Whether the node is a float or a bool that was read from data (`item()`), or follows from such floats.
+
+    No program takes one; what follows from sizes each program works out by itself.
+    """
     value = node.meta.get("val")
-    return isinstance(value, (torch.SymFloat, torch.SymBool)) and bool(free_unbacked_symbols(value))
+    if not isinstance(value, (torch.SymFloat, torch.SymBool)):
+        return False
+    floats = (symbol_is_type(s, SymT.UNBACKED_FLOAT) for s in free_unbacked_symbols(value))
+    return op_of(node) is aten._local_scalar_dense.default or any(floats)
 
 
 class _Segmented:
