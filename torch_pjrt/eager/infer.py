@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 from torch._ops import OpOverload
+from torch._prims_common import canonicalize_dim
 from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils._pytree import tree_flatten, tree_map, tree_unflatten
 
@@ -137,13 +138,9 @@ def _from_the_front(op: OpOverload, metas: list[Any]) -> list[Any]:
     if name is None:
         return metas
     names = [a.name for a in op._schema.arguments]
-    rank = max(metas[names.index("data" if "data" in names else "self")].dim(), 1)
-
-    def wrapped(d: int) -> int:
-        return d + rank if -rank <= d < 0 else d
-
-    at = names.index(name)
-    return [*metas[:at], tree_map(lambda d: d if d is None else wrapped(d), metas[at]), *metas[at + 1 :]]
+    at, rank = names.index(name), metas[names.index("data" if "data" in names else "self")].dim()
+    wrapped = tree_map(lambda d: d if d is None else canonicalize_dim(rank, d), metas[at])
+    return [*metas[:at], wrapped, *metas[at + 1 :]]
 
 
 def infer(

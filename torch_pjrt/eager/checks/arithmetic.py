@@ -7,8 +7,9 @@ from collections.abc import Mapping
 from typing import Any
 
 import torch
+from torch._prims_common import canonicalize_dim
 
-from .table import refuse_dim, refuse_for
+from .table import refuse_for
 
 
 @refuse_for("cat")
@@ -56,7 +57,7 @@ def _check_matrix(given: Mapping[str, Any]) -> None:
 
 @refuse_for("_softmax", "_log_softmax", "sort", "argsort", "topk", "cummax", "cummin")
 def _check_dim(given: Mapping[str, Any]) -> None:
-    refuse_dim(given["dim"], given["self"])
+    canonicalize_dim(given["self"].dim(), given["dim"])
 
 
 @refuse_for("median", "mode", "nanmedian", "amax", "amin", "aminmax", "kthvalue")

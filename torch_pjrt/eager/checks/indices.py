@@ -6,8 +6,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
+from torch._prims_common import canonicalize_dim
 
-from .table import refuse_dim, refuse_for
+from .table import refuse_for
 
 
 @refuse_for("masked_fill")
@@ -143,7 +144,7 @@ def _check_index_reduce(given: Mapping[str, Any]) -> None:
         raise RuntimeError(
             f"index_reduce(): Expected reduce to be one of prod, mean, amax or amin but got {given['reduce']}."
         )
-    refuse_dim(dim, self)
+    canonicalize_dim(self.dim(), dim)
     _refuse_places_of_a_number(given)
     if index.dim() > 1:
         raise IndexError(f"index_reduce_(): Index is supposed to be a vector, but got dim: {index.dim()}")
@@ -159,8 +160,7 @@ def _check_index_reduce(given: Mapping[str, Any]) -> None:
 @refuse_for("segment_reduce", "_segment_reduce_backward")
 def _check_segments(given: Mapping[str, Any]) -> None:
     data = given["data"]
-    refuse_dim(given["axis"], data)
-    axis = given["axis"] % max(data.dim(), 1)
+    axis = canonicalize_dim(data.dim(), given["axis"])
     for name in ("lengths", "offsets"):
         segments = given[name]
         if segments is None:

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-import torch
-
 Check = Callable[[Mapping[str, Any]], None]
 # Of the arguments' shapes, dtypes and constants, once for all calls that have the same.
 CHECKS: dict[str, Check] = {}
@@ -24,10 +22,3 @@ def refuse_for(*names: str, table: dict[str, Check] = CHECKS) -> Callable[[Check
         return fn
 
     return register
-
-
-def refuse_dim(dim: int, tensor: torch.Tensor) -> None:
-    """Raise IndexError for a dimension that the tensor has not; a number has one."""
-    rank = max(tensor.dim(), 1)
-    if not -rank <= dim < rank:
-        raise IndexError(f"Dimension out of range (expected to be in range of [{-rank}, {rank - 1}], but got {dim})")

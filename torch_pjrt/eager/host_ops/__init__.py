@@ -15,7 +15,7 @@ from ...lowering.apply import functional_twin
 from ..checks import refusals
 from ..cpu_probe import result_dtypes
 from . import batch_norm, ctc, embedding, histogram, index, linalg, nested, sparse_indices, strided, unique
-from .table import HOST_OPS, INDEX_OPS, HostOp
+from .table import HOST_OPS, INDEX_OPS, HostOp, put
 
 __all__ = ["HOST_OPS", "INDEX_OPS", "host_op_of"]
 
@@ -64,8 +64,7 @@ def _into_outs(op: OpOverload, fn: HostOp) -> HostOp:
         for out in outs:
             _C.check_overlap(out, [a for a in args[:-count] if isinstance(a, Tensor)], refused)
         results = fn(*args[:-count])
-        for out, result in zip(outs, [results] if isinstance(results, Tensor) else results, strict=True):
-            out.resize_(result.shape).copy_(result)
+        put([results] if isinstance(results, Tensor) else results, outs)
         return outs if count > 1 else outs[0]
 
     return written

@@ -6,13 +6,12 @@ The schemas do not say that running statistics are written, so these are no node
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from .table import host_op
+from .table import host_op, put
 
 aten = torch.ops.aten
 
@@ -132,18 +131,14 @@ def batch_norm_backward_elemt(
 
 @host_op("aten::_native_batch_norm_legit.out")
 def native_batch_norm_legit_out(*args: Any) -> tuple[Tensor, ...]:
-    return _into(aten._native_batch_norm_legit(*args[:8]), args[8:])
+    put(aten._native_batch_norm_legit(*args[:8]), args[8:])
+    return args[8:]
 
 
 @host_op("aten::_batch_norm_with_update.out")
 def batch_norm_with_update_out(*args: Any) -> tuple[Tensor, ...]:
-    return _into(aten._batch_norm_with_update(*args[:7]), args[7:])
-
-
-def _into(results: Sequence[Tensor], outs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-    for out, result in zip(outs, results, strict=True):
-        out.resize_(result.shape).copy_(result)
-    return outs
+    put(aten._batch_norm_with_update(*args[:7]), args[7:])
+    return args[7:]
 
 
 def _but_channels(x: Tensor) -> list[int]:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
+
+from torch import Tensor
 
 HostOp = Callable[..., Any]
 HOST_OPS: dict[str, HostOp] = {}
@@ -19,3 +21,9 @@ def host_op(*names: str, table: dict[str, HostOp] = HOST_OPS) -> Callable[[HostO
         return fn
 
     return register
+
+
+def put(results: Sequence[Tensor], outs: Sequence[Tensor]) -> None:
+    """Write results to `out=` tensors, which take the results' sizes."""
+    for out, result in zip(outs, results, strict=True):
+        out.resize_(result.shape).copy_(result)
